@@ -1,0 +1,45 @@
+"""See how transformer heads pay attention: capture head output vectors and compare tokens by them."""
+
+from attnlib.capture import HeadOutputs, capture, head_outputs, iter_head_outputs
+from attnlib.corpus import Corpus, Text, load_corpus, split_sentences
+from attnlib.models import Model, load_model
+from attnlib.plots import head_map, layer_head_grid, set_style, similarity_map
+from attnlib.results import load_results, main_number, save_results, summary, versions
+from attnlib.similarity import (
+    decompose,
+    pair_auroc,
+    relative_distance,
+    repetition_auroc,
+    same_sentence_lift,
+    similarity,
+    top_pairs,
+)
+
+__all__ = [
+    "Corpus",
+    "HeadOutputs",
+    "Model",
+    "Text",
+    "capture",
+    "decompose",
+    "head_map",
+    "head_outputs",
+    "iter_head_outputs",
+    "layer_head_grid",
+    "load_corpus",
+    "load_model",
+    "load_results",
+    "main_number",
+    "pair_auroc",
+    "relative_distance",
+    "repetition_auroc",
+    "same_sentence_lift",
+    "save_results",
+    "set_style",
+    "similarity",
+    "similarity_map",
+    "split_sentences",
+    "summary",
+    "top_pairs",
+    "versions",
+]

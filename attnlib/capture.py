@@ -1,0 +1,354 @@
+"""Read head output vectors, attention weights, queries, keys and values out of an unmodified model.
+
+``capture`` owns its hooks around any forward pass; ``head_outputs`` goes from text to labelled tensors.  Hooks only
+look: they return None, so the model computes what it computes without them.
+"""
+
+import warnings
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from tqdm import tqdm
+
+from attnlib.corpus import Text, as_text
+from attnlib.models import Model, submodule
+
+QUANTITIES = ("z", "attention", "q", "k", "v")
+SENTENCE_END = frozenset(".!?…。！？")
+CLOSING = frozenset("\"'”’)]»")
+
+
+class Captured:
+    """What one forward pass left behind: ``captured["z"]`` stacks the layers asked for.
+
+    z, q, k, v: (batch, layer, head, token, d_head); attention: (batch, layer, head, query, key), rows sum to 1.
+    A second forward inside the same ``with`` replaces what the first one left.
+    """
+
+    def __init__(self, what: Sequence[str], layers: Sequence[int], n_heads: int):
+        self.layers = tuple(layers)
+        self._n_heads = n_heads
+        self._raw: dict[str, dict[int, Tensor]] = {quantity: {} for quantity in what}
+
+    def keep(self, quantity: str, layer: int, raw: Tensor) -> None:
+        self._raw[quantity][layer] = raw
+
+    def __getitem__(self, quantity: str) -> Tensor:
+        raw = self._raw[quantity]
+        if len(raw) < len(self.layers):
+            raise RuntimeError(f"No {quantity} was captured: run the model's forward pass inside the 'with' first.")
+        tensors = [raw[layer] for layer in self.layers]
+        if quantity != "attention":  # (batch, token, head * d_head) -> (batch, head, token, d_head)
+            tensors = [tensor.unflatten(-1, (self._n_heads, -1)).transpose(1, 2) for tensor in tensors]
+        return torch.stack(tensors, dim=1)
+
+
+def _layer_numbers(model: Model, layers: Iterable[int] | None) -> list[int]:
+    if layers is None:
+        return list(range(model.n_layers))
+    layers = list(layers)
+    if not layers or any(not -model.n_layers <= layer < model.n_layers for layer in layers):
+        raise ValueError(
+            f"layers={layers}: {model.name} has layers 0 to {model.n_layers - 1} (counted from 0 in code); "
+            "give some of them, or None for all."
+        )
+    return [layer % model.n_layers for layer in layers]
+
+
+@contextmanager
+def capture(model: Model, *, layers: Iterable[int] | None = None, what: Sequence[str] = ("z",)) -> Iterator[Captured]:
+    """Capture head quantities of every forward pass of ``model.net`` inside the ``with``.
+
+    Parameters
+    ----------
+    layers : counted from 0, negative from the last; None for all
+    what : some of "z" (head output vectors, A V before the output projection), "attention" (A), "q", "k", "v"
+
+    "attention" switches the model to eager attention inside the ``with``, since the fused kernels never form A; z
+    then differs from the fused one by rounding only.  The hooks, and only these, are removed when the block ends,
+    also by an exception.  Raises ValueError for an unknown quantity or layer.
+
+    >>> from attnlib import load_model
+    >>> model = load_model("minilm", device="cpu")
+    >>> with capture(model, layers=[0]) as captured:
+    ...     _ = model.net(**model.tokenizer("Hello", return_tensors="pt"))
+    >>> captured["z"].shape  # batch, layer, head, token, d_head
+    torch.Size([1, 1, 12, 3, 32])
+    """
+    what = (what,) if isinstance(what, str) else tuple(what)
+    unknown = set(what) - set(QUANTITIES)
+    if unknown or not what:
+        raise ValueError(f"what={what}: choose among {', '.join(QUANTITIES)}.")
+    numbers = _layer_numbers(model, layers)
+    captured = Captured(what, numbers, model.n_heads)
+    handles = []
+    previous = model.net.config._attn_implementation
+    try:
+        if "attention" in what and previous != "eager":
+            model.net.set_attn_implementation("eager")
+        for layer in numbers:
+            for quantity in what:
+                handles.append(_attach(model, captured, quantity, layer))
+        yield captured
+    finally:
+        for handle in handles:
+            handle.remove()
+        if model.net.config._attn_implementation != previous:
+            model.net.set_attn_implementation(previous)
+
+
+def _attach(model: Model, captured: Captured, quantity: str, layer: int) -> torch.utils.hooks.RemovableHandle:
+    """One hook that hands one quantity of one layer to ``captured``."""
+    family = model.family
+    if quantity == "z":
+
+        def before_projection(module, args) -> None:
+            captured.keep("z", layer, args[0])
+
+        return submodule(model.net, family.output, layer).register_forward_pre_hook(before_projection)
+    if quantity == "attention":
+
+        def after_attention(module, args, output) -> None:
+            captured.keep("attention", layer, output[1] if isinstance(output, tuple) else output)
+
+        return submodule(model.net, family.attention, layer).register_forward_hook(after_attention)
+    paths = {"q": family.query, "k": family.key, "v": family.value}
+    part = "qkv".index(quantity) if family.query == family.value else None  # None: not fused
+
+    def after_projection(module, args, output) -> None:
+        captured.keep(quantity, layer, output if part is None else output.chunk(3, dim=-1)[part])
+
+    return submodule(model.net, paths[quantity], layer).register_forward_hook(after_projection)
+
+
+@dataclass(frozen=True, eq=False)
+class HeadOutputs:
+    """One text as a model reads it, token by token, and what its heads make of it.
+
+    tokens : labels as a person reads them, cut from the source; special tokens by their name, such as [SEP]
+    token_ids : (token,) vocabulary indices
+    offsets : (start, end) of each token in the source; (0, 0) for a special token
+    is_body : (token,) True for the tokens of the text itself, False for special tokens
+    is_sep : (token,) True for the separator tokens that were added, such as [SEP]
+    is_sentence_end : (token,) True for the punctuation that ends a sentence
+    sentence : (token,) index of the sentence in ``text.sentences``, -1 for a special token
+    n_cut : how many tokens of the text did not fit
+    layers : the layers, counted from 0, along the layer axis
+    z, q, k, v : (layer, head, token, d_head), None unless asked for
+    attention : (layer, head, query, key), rows sum to 1; None unless asked for
+    """
+
+    text: Text
+    tokens: list[str]
+    token_ids: Int[Tensor, " token"]
+    offsets: list[tuple[int, int]]
+    is_body: Bool[Tensor, " token"]
+    is_sep: Bool[Tensor, " token"]
+    is_sentence_end: Bool[Tensor, " token"]
+    sentence: Int[Tensor, " token"]
+    n_cut: int
+    layers: tuple[int, ...]
+    z: Float[Tensor, "layer head token d_head"] | None = None
+    attention: Float[Tensor, "layer head query key"] | None = None
+    q: Float[Tensor, "layer head token d_head"] | None = None
+    k: Float[Tensor, "layer head token d_head"] | None = None
+    v: Float[Tensor, "layer head token d_head"] | None = None
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+def head_outputs(
+    model: Model,
+    text: str | Text | Sequence[str | Text],
+    *,
+    what: Sequence[str] = ("z",),
+    layers: Iterable[int] | None = None,
+    max_tokens: int | None = None,
+    separators: Literal["end", "between"] = "end",
+    batch_tokens: int = 4096,
+) -> HeadOutputs | list[HeadOutputs]:
+    """Run a model on one text or several and return what its heads computed, labelled token by token.
+
+    Parameters
+    ----------
+    text : a string, a ``Text``, or a sequence of them (a ``Corpus`` is one): then a list comes back, in order
+    what : some of "z", "attention", "q", "k", "v"; see ``capture``
+    layers : counted from 0; None for all
+    max_tokens : cut each text to this many tokens, special ones included; None for as many as the model can take,
+        and then a warning says how much did not fit
+    separators : "end", the model's usual input; "between", one more separator token after every sentence
+    batch_tokens : how many tokens, padding included, go through the model at a time
+
+    A text gives the same vectors alone as in a batch, to rounding.  Raises ValueError for an empty text, an unknown
+    layer or quantity, ``max_tokens`` beyond the model's maximum, or values that are not finite.
+
+    >>> from attnlib import load_model
+    >>> out = head_outputs(load_model("minilm", device="cpu"), "Rain fell. It fell all day.")
+    >>> out.tokens[:4], out.z.shape  # layer, head, token, d_head
+    (['[CLS]', 'Rain', 'fell', '.'], torch.Size([6, 12, 10, 32]))
+    """
+    options = dict(what=what, layers=layers, max_tokens=max_tokens, separators=separators, batch_tokens=batch_tokens)
+    if isinstance(text, str | Text):
+        ((_, output),) = iter_head_outputs(model, [text], **options)
+        return output
+    outputs = dict(iter_head_outputs(model, text, **options))
+    return [outputs[index] for index in range(len(outputs))]
+
+
+def iter_head_outputs(
+    model: Model,
+    texts: Iterable[str | Text],
+    *,
+    what: Sequence[str] = ("z",),
+    layers: Iterable[int] | None = None,
+    max_tokens: int | None = None,
+    separators: Literal["end", "between"] = "end",
+    batch_tokens: int = 4096,
+    progress: str | None = None,
+) -> Iterator[tuple[int, HeadOutputs]]:
+    """``head_outputs`` for a corpus that does not fit into memory: yields (index, HeadOutputs), one batch at a time.
+
+    Texts of like length share a batch, so they come in another order than they were given; ``index`` says which.
+    ``progress`` is the label of a progress bar, None for no bar.
+
+    >>> from attnlib import load_corpus, load_model
+    >>> model, corpus = load_model("minilm", device="cpu"), load_corpus("passages", limit=3)
+    >>> sorted(index for index, out in iter_head_outputs(model, corpus))
+    [0, 1, 2]
+    """
+    layers = _layer_numbers(model, layers)
+    inputs = [_tokenize(model, as_text(text), max_tokens, separators) for text in texts]
+    cut = [item.n_cut for item in inputs if item.n_cut]
+    if cut and max_tokens is None:
+        warnings.warn(
+            f"{len(cut)} of {len(inputs)} texts exceed the {model.max_tokens} tokens that {model.name} can take: the "
+            f"last {sum(cut)} tokens were cut; split long texts, or set max_tokens= to cut them knowingly.",
+            stacklevel=2,
+        )
+    order = sorted(range(len(inputs)), key=lambda index: -len(inputs[index]))
+    with tqdm(total=len(inputs), desc=progress, unit="text", disable=progress is None, leave=False) as bar:
+        while order:
+            size = max(1, batch_tokens // len(inputs[order[0]]))  # the longest text sets the width
+            batch, order = order[:size], order[size:]
+            yield from zip(batch, _run(model, [inputs[index] for index in batch], what, layers), strict=True)
+            bar.update(len(batch))
+
+
+@torch.inference_mode()
+def _run(model: Model, inputs: list[HeadOutputs], what: Sequence[str], layers: list[int]) -> list[HeadOutputs]:
+    """One forward pass over a right-padded batch; each text gets its own part back, without the padding."""
+    width = max(len(item) for item in inputs)
+    padding = model.tokenizer.pad_token_id or 0  # masked, so any vocabulary index will do where there is none
+    token_ids = torch.full((len(inputs), width), padding)  # (text, token)
+    attended = torch.zeros_like(token_ids)
+    for row, item in enumerate(inputs):
+        token_ids[row, : len(item)], attended[row, : len(item)] = item.token_ids.cpu(), 1
+    with capture(model, layers=layers, what=what) as captured:
+        model.net(input_ids=token_ids.to(model.device), attention_mask=attended.to(model.device))
+    stacked = {quantity: captured[quantity] for quantity in ((what,) if isinstance(what, str) else what)}
+    outputs = []
+    for row, item in enumerate(inputs):
+        n = len(item)
+        # clone: a view would keep the whole batch in memory
+        parts = {
+            quantity: tensor[row, :, :, :n, :n].clone() if quantity == "attention" else tensor[row, :, :, :n].clone()
+            for quantity, tensor in stacked.items()
+        }
+        for quantity, tensor in parts.items():
+            if not torch.isfinite(tensor).all():
+                broken = [layer for layer, part in zip(layers, tensor, strict=True) if not torch.isfinite(part).all()]
+                raise ValueError(
+                    f"{quantity} of {model.name} holds NaN or infinite values from layer {broken[0]} on (counted from "
+                    f"0), in the text ({item.text.source}): check the weights, or load with dtype='float32'."
+                )
+        outputs.append(HeadOutputs(**{**vars(item), **parts, "layers": tuple(layers)}))
+    return outputs
+
+
+def _tokenize(model: Model, text: Text, max_tokens: int | None, separators: str) -> HeadOutputs:
+    """The tokens of a text with their labels, before the model has run."""
+    tokenizer = model.tokenizer
+    limit = model.max_tokens if max_tokens is None else max_tokens
+    if separators not in ("end", "between"):
+        raise ValueError(f"separators={separators!r} is unknown: choose 'end' or 'between'.")
+    if separators == "between" and tokenizer.sep_token_id is None:
+        raise ValueError(f"separators='between': {model.name} has no separator token; use separators='end'.")
+    encoded = tokenizer(
+        text.text,
+        return_offsets_mapping=True,
+        return_special_tokens_mask=True,
+        split_special_tokens=True,  # "[SEP]" written in the text is five characters, not a separator
+        verbose=False,
+    )
+    special = encoded["special_tokens_mask"]
+    if 0 not in special:
+        raise ValueError(f"The text ({text.source}) has no token that {model.name} can read: give at least one word.")
+    first, last = special.index(0), len(special) - 1 - special[::-1].index(0)
+    prefix, suffix = encoded["input_ids"][:first], encoded["input_ids"][last + 1 :]
+    if not len(prefix) + len(suffix) < limit <= model.max_tokens:
+        raise ValueError(
+            f"max_tokens={max_tokens}: {model.name} takes from {len(prefix) + len(suffix) + 1} to {model.max_tokens} "
+            "tokens, special ones included."
+        )
+    starts = [start for start, _ in text.sentences]
+    body = []  # (token id, offsets, sentence); sentence -1 marks an inserted separator
+    for token_id, (start, end) in zip(
+        encoded["input_ids"][first : last + 1], encoded["offset_mapping"][first : last + 1], strict=True
+    ):
+        sentence = max(0, bisect_right(starts, max(start, end - 1)) - 1)
+        if separators == "between" and body and sentence != body[-1][2]:
+            body.append((tokenizer.sep_token_id, (0, 0), -1))
+        body.append((token_id, (start, end), sentence))
+    kept = body[: limit - len(prefix) - len(suffix)]
+    if kept[-1][2] < 0:
+        kept.pop()  # the sentence after this separator was cut
+    n_cut = sum(sentence >= 0 for _, _, sentence in body[len(kept) :])
+
+    token_ids = [*prefix, *(token_id for token_id, _, _ in kept), *suffix]
+    offsets = [*[(0, 0)] * len(prefix), *(offset for _, offset, _ in kept), *[(0, 0)] * len(suffix)]
+    sentence = [*[-1] * len(prefix), *(index for _, _, index in kept), *[-1] * len(suffix)]
+    is_body = [index >= 0 for index in sentence]
+    tokens = [
+        text.text[start:end].strip() or tokenizer.convert_ids_to_tokens(token_id)
+        if inside
+        else tokenizer.decode([token_id])
+        for token_id, (start, end), inside in zip(token_ids, offsets, is_body, strict=True)
+    ]
+    is_sep = [
+        token_id == tokenizer.sep_token_id and not inside for token_id, inside in zip(token_ids, is_body, strict=True)
+    ]
+    device = model.device
+    return HeadOutputs(
+        text=text,
+        tokens=tokens,
+        token_ids=torch.tensor(token_ids, device=device),
+        offsets=offsets,
+        is_body=torch.tensor(is_body, device=device),
+        is_sep=torch.tensor(is_sep, device=device),
+        is_sentence_end=torch.tensor(_sentence_ends(tokens, sentence), device=device),
+        sentence=torch.tensor(sentence, device=device),
+        n_cut=n_cut,
+        layers=(),
+    )
+
+
+def _sentence_ends(tokens: list[str], sentence: list[int]) -> list[bool]:
+    """True for full stops, question and exclamation marks that only closing quotes or brackets follow."""
+    ends = [False] * len(tokens)
+    open_sentence = None  # the sentence whose last word has been seen, reading backwards
+    for position in range(len(tokens) - 1, -1, -1):
+        characters = set(tokens[position])
+        if sentence[position] < 0 or sentence[position] == open_sentence:
+            continue
+        if characters <= SENTENCE_END:
+            ends[position] = True
+        elif not characters <= CLOSING:
+            open_sentence = sentence[position]
+    return ends

@@ -1,0 +1,107 @@
+"""Write and read the numbers of a notebook, together with everything needed to get them again."""
+
+import json
+import platform
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+from attnlib.corpus import Corpus
+from attnlib.models import Model
+
+PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scipy", "gensim", "sentencex")
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that the numbers depend on.
+
+    >>> versions()["torch"].split("+")[0]
+    '2.13.0'
+    """
+    return {"python": platform.python_version()} | {package: metadata.version(package) for package in PACKAGES}
+
+
+def save_results(
+    out: str | Path,
+    notebook: str,
+    *,
+    model: Model,
+    corpus: Corpus,
+    settings: dict,
+    seconds: float,
+    main: dict,
+    finding: str,
+    values: dict,
+) -> Path:
+    """Write the results of one notebook to ``out/<model>/<notebook>.json`` and return that path.
+
+    Parameters
+    ----------
+    out : folder, made if it is missing
+    notebook : its file name without ending, such as "02_compare_tokens"
+    settings : the notebook's parameters, as they took effect
+    seconds : how long the notebook ran
+    main : its main number: "label", "value", "interval" (lower, upper, 95 %; or None), "verdict"
+    finding : one to three sentences with the numbers in them, shown at the top of the notebook
+    values : every other number; plain Python types
+
+    The model's and the corpus's provenance, package versions and the time are added.
+    """
+    missing = {"label", "value", "interval", "verdict"} - set(main)
+    if missing:
+        raise ValueError(
+            f"main of {notebook} lacks {', '.join(sorted(missing))}: give all of label, value, interval, verdict."
+        )
+    results = {
+        "notebook": notebook,
+        "main": main,
+        "finding": finding,
+        "values": values,
+        "settings": settings,
+        "model": model.provenance | {"n_layers": model.n_layers, "n_heads": model.n_heads, "d_head": model.d_head},
+        "corpus": corpus.provenance,
+        "versions": versions(),
+        "seconds": round(seconds, 1),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    path = Path(out) / model.name / f"{notebook}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+    return path
+
+
+def load_results(path: str | Path) -> dict | None:
+    """The results in a file that ``save_results`` wrote; None if there is no such file.
+
+    >>> load_results("nowhere.json") is None
+    True
+    """
+    path = Path(path)
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def main_number(results: dict) -> str:
+    """The main number as people read it, with its 95 % interval if it has one.
+
+    >>> main_number({"main": {"label": "AUROC", "value": 0.98241, "interval": [0.97, 0.99], "verdict": "supported"}})
+    'AUROC 0.982 [0.97, 0.99]'
+    """
+    main = results["main"]
+    value = main["value"] if isinstance(main["value"], str) else f"{main['value']:.3g}"
+    interval = "" if main["interval"] is None else " [" + ", ".join(f"{end:.3g}" for end in main["interval"]) + "]"
+    return f"{main['label']} {value}{interval}"
+
+
+def summary(results: dict | None) -> str:
+    """A Markdown paragraph with the finding, its main number and verdict, and what they were measured on."""
+    if results is None:
+        return "*No published results yet: `make render` writes them.*"
+    corpus, settings = results["corpus"], results["settings"]
+    minutes = max(1, round(results["seconds"] / 60))
+    return (
+        f"{results['finding']}\n\n**{main_number(results)}: {results['main']['verdict']}.** "
+        f"Model `{results['model']['name']}` ({results['model']['n_layers']} layers × {results['model']['n_heads']} "
+        f"heads, fine-tuned for {results['model']['fine_tuned_for']}) · corpus `{corpus['name']}`, {corpus['n_texts']} "
+        f"texts of at most {settings['MAX_TOKENS']} tokens · about {minutes} min on a laptop CPU · "
+        f"{results['date'][:10]}"
+    )

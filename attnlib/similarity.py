@@ -1,0 +1,250 @@
+"""Similarity of head output vectors, and what to read off it: tensor in, tensor out, no model and no text.
+
+Every function takes any number of leading axes (text, layer, head, ...), works on any device and in any
+floating-point type, and accumulates in float32.  Statistics are over the tokens they are given: pass the rows
+of body tokens (``z[..., out.is_body, :]``) unless separators are what you want to compare.
+"""
+
+import math
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+Metric = Literal["dot", "cosine", "centred"]
+
+
+def similarity(
+    z: Float[Tensor, "*batch token d_head"],
+    metric: Metric = "dot",
+    mean: Float[Tensor, "*mean d_head"] | None = None,
+) -> Float[Tensor, "*batch token token"]:
+    """Context similarity matrix of head output vectors, per layer and head.
+
+    ``dot``: S_ij = <z_i, z_j>, unbounded, in squared units of z (arXiv 2512.21956).
+    ``cosine``: rows scaled to length 1 first; range -1 to 1; a zero vector gives 0.
+    ``centred``: ``mean`` is subtracted first, then as cosine.  It removes the direction that all vectors of a
+    head share (anisotropy: Ethayarajh 2019, arXiv 1909.00512).
+
+    Parameters
+    ----------
+    z : (..., token, d_head), for instance (layer, head, token, d_head)
+    metric : "dot", "cosine" or "centred"
+    mean : (..., d_head), only with "centred": the head's mean vector over the corpus, not over one text
+
+    Raises ValueError for an unknown metric, "centred" without ``mean``, or values that are not finite.
+
+    >>> similarity(torch.tensor([[1.0, 0.0], [3.0, 4.0]]))
+    tensor([[ 1.,  3.],
+            [ 3., 25.]])
+    """
+    if metric not in ("dot", "cosine", "centred"):
+        raise ValueError(f"metric={metric!r} is unknown: choose 'dot', 'cosine' or 'centred'.")
+    if (metric == "centred") != (mean is not None):
+        raise ValueError(
+            f"metric={metric!r} with mean={'None' if mean is None else 'given'}: 'centred' needs mean=, the head's "
+            "mean vector over the corpus with shape (..., d_head); the other metrics take none."
+        )
+    z = z.float()
+    if not torch.isfinite(z).all():
+        raise ValueError("z holds NaN or infinite values: check the weights, or load the model with dtype='float32'.")
+    if mean is not None:
+        z = z - mean.float().unsqueeze(-2)
+    if metric != "dot":
+        z = torch.nn.functional.normalize(z, dim=-1)
+    return z @ z.mT
+
+
+def _pair_indices(n_tokens: int, mask: Tensor | None, device: torch.device) -> Int[Tensor, "2 pair"]:
+    """Positions (i, j) of all pairs i < j of the tokens that ``mask`` keeps, in pair order: 01 02 ... 12 13 ..."""
+    if mask is None:
+        return torch.triu_indices(n_tokens, n_tokens, offset=1, device=device)
+    kept = mask.to(device).nonzero().squeeze(-1)  # (kept token,)
+    return kept[torch.triu_indices(len(kept), len(kept), offset=1, device=device)]
+
+
+def top_pairs(
+    S: Float[Tensor, "*batch token token"],
+    share: float = 0.01,
+    mask: Bool[Tensor, " token"] | None = None,
+) -> Int[Tensor, "*batch pair 2"]:
+    """The high-similarity pairs: the top ``share`` of the n(n-1)/2 pairs i < j, strongest first.
+
+    The number of pairs is ``share`` x n(n-1)/2 rounded to the nearest whole number, at least 1 (0 if there is only
+    one token).  Equal values are taken in pair order (smaller i, then smaller j), so a run can be repeated.
+
+    Parameters
+    ----------
+    S : (..., token, token); only the upper triangle is read
+    share : fraction of all pairs, above 0 and at most 1
+    mask : (token,), True for the tokens that may form a pair; None for all
+
+    Returns (..., pair, 2): token positions i < j in S.
+
+    >>> top_pairs(torch.tensor([[9.0, 1.0, 5.0], [1.0, 9.0, 2.0], [5.0, 2.0, 9.0]]), share=0.6)
+    tensor([[0, 2],
+            [1, 2]])
+    """
+    if not 0 < share <= 1:
+        raise ValueError(f"share={share} must be above 0 and at most 1 (0.01 means the top 1 % of pairs).")
+    pairs = _pair_indices(S.shape[-1], mask, S.device)  # (2, all pairs)
+    n_pairs = pairs.shape[1]
+    n_top = max(1, math.floor(share * n_pairs + 0.5)) if n_pairs else 0
+    if n_top == 0:
+        return pairs.new_empty(*S.shape[:-2], 0, 2)
+    values = S[..., pairs[0], pairs[1]]  # (..., all pairs)
+    weakest = values.topk(n_top, dim=-1).values[..., -1:]
+    # topk breaks ties as it likes, so take only the threshold from it and fill up with ties in pair order
+    above, tied = values > weakest, values == weakest
+    room = n_top - above.sum(-1, keepdim=True)
+    chosen = above | (tied & (tied.cumsum(-1) <= room))
+    index = chosen.nonzero()[:, -1].reshape(*S.shape[:-2], n_top)  # (..., pair), in pair order
+    order = values.gather(-1, index).argsort(dim=-1, descending=True, stable=True)
+    return pairs.T[index.gather(-1, order)]
+
+
+def relative_distance(pairs: Int[Tensor, "*batch pair 2"], n_tokens: int) -> Float[Tensor, "*batch"]:
+    """Mean distance |i - j| of the pairs, relative to a pair drawn at random: 1 is chance, below 1 is nearer.
+
+    Two of n tokens drawn at random are (n + 1) / 3 tokens apart on average; the mean distance is divided by that.
+
+    Parameters
+    ----------
+    pairs : (..., pair, 2), as from ``top_pairs``
+    n_tokens : how many tokens the pairs were drawn from
+
+    Returns (...,): above 0 and at most 3(n - 1)/(n + 1); NaN where there are no pairs.
+
+    >>> relative_distance(torch.tensor([[0, 1], [0, 3]]), n_tokens=5)  # distances 1 and 3, chance 2
+    tensor(1.)
+    """
+    return (pairs[..., 1] - pairs[..., 0]).abs().float().mean(-1) / ((n_tokens + 1) / 3)
+
+
+def same_sentence_lift(pairs: Int[Tensor, "*batch pair 2"], sentence: Int[Tensor, " token"]) -> Float[Tensor, "*batch"]:
+    """How many times more often the pairs lie inside one sentence than all pairs do: 1 is chance.
+
+    Parameters
+    ----------
+    pairs : (..., pair, 2), as from ``top_pairs`` over the same tokens
+    sentence : (token,), the index of each token's sentence; -1 for a token outside all sentences, which is in no pair
+
+    Returns (...,): 0 or more; NaN where there are no pairs or where no two tokens share a sentence.
+
+    >>> same_sentence_lift(torch.tensor([[0, 1]]), torch.tensor([0, 0, 1, 1]))  # all of the pairs, 2 of 6 by chance
+    tensor(3.)
+    """
+    sentence = sentence.to(pairs.device)
+    ends = sentence[pairs]  # (..., pair, 2)
+    if (ends < 0).any():
+        raise ValueError("pairs contain a token outside all sentences (sentence -1): draw them from body tokens only.")
+    counts = torch.bincount(sentence[sentence >= 0]).float()  # (sentence,) tokens in each
+    n_tokens = counts.sum()
+    chance = (counts * (counts - 1)).sum() / (n_tokens * (n_tokens - 1))
+    lift = (ends[..., 0] == ends[..., 1]).float().mean(-1) / chance
+    return torch.where(chance > 0, lift, torch.nan)
+
+
+def pair_auroc(
+    S: Float[Tensor, "*batch token token"],
+    positive: Bool[Tensor, "token token"],
+    mask: Bool[Tensor, " token"] | None = None,
+) -> Float[Tensor, "*batch"]:
+    """How well S tells one kind of pair from all others: area under the receiver operating characteristic curve.
+
+    It is the probability that S is higher for a pair drawn from the positive ones than for one drawn from the
+    rest, ties counting half: 0.5 is chance, 1 is perfect, 0 is perfectly wrong.
+
+    Parameters
+    ----------
+    S : (..., token, token)
+    positive : (token, token), True for the pairs to be recognised; only pairs i < j are read
+    mask : (token,), True for the tokens that take part; None for all
+
+    Returns (...,): 0 to 1; NaN where there is no positive or no other pair.
+
+    >>> S = torch.tensor([[0.0, 3.0, 1.0], [3.0, 0.0, 2.0], [1.0, 2.0, 0.0]])
+    >>> positive = torch.tensor([[False, True, False], [False, False, False], [False, False, False]])
+    >>> pair_auroc(S, positive)  # the pair (0, 1) has the highest value of all
+    tensor(1.)
+    """
+    i, j = _pair_indices(S.shape[-1], mask, S.device)
+    values, is_positive = S[..., i, j], positive.to(S.device)[i, j]
+    positives = values[..., is_positive].contiguous()  # (..., positive pair)
+    others = values[..., ~is_positive].sort(-1).values  # (..., other pair)
+    below = torch.searchsorted(others, positives) + torch.searchsorted(others, positives, right=True)
+    return below.sum(-1).float() / (2 * positives.shape[-1] * others.shape[-1])  # 0 / 0 is NaN
+
+
+def repetition_auroc(
+    S: Float[Tensor, "*batch token token"], token_ids: Int[Tensor, " token"]
+) -> Float[Tensor, "*batch"]:
+    """Repetition score of a head: ``pair_auroc`` for pairs of the same token type against all other pairs.
+
+    Parameters
+    ----------
+    S : (..., token, token)
+    token_ids : (token,), the vocabulary index of each token
+
+    Returns (...,): 0 to 1, 0.5 is chance; NaN for a text in which no token, or only one, is repeated throughout.
+
+    >>> repetition_auroc(torch.tensor([[1.0, 0.2, 0.9], [0.2, 1.0, 0.1], [0.9, 0.1, 1.0]]), torch.tensor([7, 4, 7]))
+    tensor(1.)
+    """
+    return pair_auroc(S, token_ids[:, None] == token_ids[None, :])
+
+
+class Decomposition(NamedTuple):
+    """S split by what the two tokens read; each part is (..., query, query) and their sum is S."""
+
+    same_separator: Tensor
+    two_separators: Tensor
+    separator_and_other: Tensor
+    same_token: Tensor
+    two_tokens: Tensor
+
+
+def decompose(
+    A: Float[Tensor, "*batch query key"],
+    V: Float[Tensor, "*batch key d_head"],
+    separators: Bool[Tensor, " key"] | None = None,
+) -> Decomposition:
+    """Split S = A (V V^T) A^T by the pair of keys (k, l) through which tokens i and j are similar.
+
+    S_ij = sum over k, l of A_ik A_jl <v_k, v_l>.  The terms are grouped by whether k and l are the same token and
+    whether they are separators:
+
+    * ``same_separator``: i and j read the same separator (k = l)
+    * ``two_separators``: they read two different separators
+    * ``separator_and_other``: one reads a separator, the other an ordinary token
+    * ``same_token``: they read the same ordinary token (attention overlap)
+    * ``two_tokens``: they read two ordinary tokens whose values are alike, or unlike: then it is negative
+
+    Parameters
+    ----------
+    A : (..., query, key), attention weights; rows for some of the queries are enough
+    V : (..., key, d_head), value vectors
+    separators : (key,), True for separators; None if nothing counts as one
+
+    >>> parts = decompose(torch.eye(2), torch.tensor([[2.0], [3.0]]))  # each token reads itself: S = V V^T
+    >>> parts.same_token, parts.two_tokens
+    (tensor([[4., 0.],
+            [0., 9.]]), tensor([[0., 6.],
+            [6., 0.]]))
+    """
+    A, V = A.float(), V.float()
+    is_separator = torch.zeros(V.shape[-2], device=V.device) if separators is None else separators.to(V.device).float()
+    A_separator, A_other = A * is_separator, A * (1 - is_separator)  # (..., query, key)
+    length = (V * V).sum(-1).unsqueeze(-2)  # (..., 1, key): squared length of each value vector
+    same_separator = (A_separator * length) @ A_separator.mT
+    same_token = (A_other * length) @ A_other.mT
+    z_separator, z_other = A_separator @ V, A_other @ V  # (..., query, d_head), their sum is z
+    mixed = z_separator @ z_other.mT
+    return Decomposition(
+        same_separator=same_separator,
+        two_separators=z_separator @ z_separator.mT - same_separator,
+        separator_and_other=mixed + mixed.mT,
+        same_token=same_token,
+        two_tokens=z_other @ z_other.mT - same_token,
+    )

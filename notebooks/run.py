@@ -1,0 +1,228 @@
+"""Run the notebooks: ``make run`` into build/, ``make render`` to publish outputs and results in this folder.
+
+The .py files next to this one are the source.  A rendered .ipynb is made from one of them and carries its hash.
+"""
+
+import argparse
+import hashlib
+import re
+import shutil
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import jupytext
+import nbformat
+import papermill
+from nbformat import NotebookNode
+from papermill.exceptions import PapermillExecutionError
+
+from attnlib.models import short_name
+from attnlib.results import load_results, main_number, summary
+
+NOTEBOOKS = Path(__file__).resolve().parent
+REPOSITORY = NOTEBOOKS.parent
+BUILD = REPOSITORY / "build"
+PUBLISHED_MODEL = "minilm"  # the model whose outputs are shown in the rendered notebooks
+CELL_TIMEOUT_S = 3600
+PROGRESS_BAR = re.compile(r"\d+%\|")
+
+
+def sources() -> list[Path]:
+    """The notebooks, in the order they are read."""
+    return sorted(NOTEBOOKS.glob("[0-9][0-9]_*.py"))
+
+
+def source_hash(source: Path) -> str:
+    return hashlib.sha256(source.read_bytes()).hexdigest()
+
+
+def read(source: Path) -> NotebookNode:
+    """The notebook in a .py file, with cell names that stay the same from run to run."""
+    notebook = jupytext.read(source)
+    for number, cell in enumerate(notebook.cells):
+        cell.id = f"cell-{number:02d}"
+    return notebook
+
+
+def title(source: Path) -> str:
+    """The first heading of a notebook."""
+    return next(line.removeprefix("# # ") for line in source.read_text("utf-8").splitlines() if line.startswith("# # "))
+
+
+def execute(source: Path, target: Path, parameters: dict) -> NotebookNode:
+    """Execute a notebook with papermill, after checking that it has every parameter that it is given.
+
+    Raises ValueError for a parameter the notebook does not have: papermill itself would only warn.
+    """
+    notebook = read(source)
+    cell = next(cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", []))
+    known = set(re.findall(r"^([A-Z_]+) *=", cell.source, re.M))
+    if unknown := set(parameters) - known:
+        raise ValueError(
+            f"{source.name} has no parameter {', '.join(sorted(unknown))}: it has {', '.join(sorted(known))}."
+        )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return papermill.execute_notebook(
+        notebook,
+        target,
+        parameters=parameters,
+        kernel_name="python3",
+        cwd=NOTEBOOKS,
+        execution_timeout=CELL_TIMEOUT_S,
+        progress_bar={"desc": source.stem, "ncols": 88},
+    )
+
+
+def rendered(executed: NotebookNode, source: Path) -> NotebookNode:
+    """An executed notebook as it is published: outputs kept, everything that changes from run to run removed."""
+    notebook = read(source)
+    code = [
+        cell
+        for cell in executed.cells
+        if cell.cell_type == "code" and "injected-parameters" not in cell.metadata.get("tags", [])
+    ]
+    for cell, done in zip((cell for cell in notebook.cells if cell.cell_type == "code"), code, strict=True):
+        cell.execution_count = done.execution_count
+        cell.outputs = [output for output in done.outputs if not _only_live(output)]
+        for output in cell.outputs:
+            output.pop("metadata", None) if output.output_type == "stream" else None
+    notebook.metadata = {
+        "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
+        "language_info": {"name": "python"},
+        "attnlib": {"source_sha256": source_hash(source)},
+    }
+    return notebook
+
+
+def _only_live(output: NotebookNode) -> bool:
+    """Progress bars and widgets mean nothing without a kernel; each widget has a static twin in the next cell."""
+    if output.output_type == "stream":
+        return output.name == "stderr" and bool(PROGRESS_BAR.search(output.text))
+    return "application/vnd.jupyter.widget-view+json" in output.get("data", {})
+
+
+def publish(source: Path, executed: NotebookNode, folder: Path) -> None:
+    """Copy what a run left in ``folder`` to where it is published; pages and pictures only for the published model."""
+    results = folder / f"{source.stem}.json"
+    target = NOTEBOOKS / "results" / folder.name / results.name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(results, target)
+    if folder.name == PUBLISHED_MODEL:
+        nbformat.write(rendered(executed, source), source.with_suffix(".ipynb"))
+        for figure in sorted((folder / "figures").glob(f"{source.stem}*.png")):
+            (NOTEBOOKS / "figures").mkdir(exist_ok=True)
+            shutil.copyfile(figure, NOTEBOOKS / "figures" / figure.name)
+
+
+def run_one(source: Path, folder: Path, parameters: dict, render: bool) -> dict:
+    """Execute one notebook; returns its row of the closing table."""
+    start = time.perf_counter()
+    shown = NOTEBOOKS / "results" / PUBLISHED_MODEL / f"{source.stem}.json"
+    row = {"notebook": source.stem, "where": str((folder / f"{source.stem}.ipynb").relative_to(REPOSITORY))}
+    try:
+        executed = execute(source, folder / f"{source.stem}.ipynb", parameters)
+        if render:
+            before = load_results(shown)
+            publish(source, executed, folder)
+            # the page opens with its own published results: if they are new, it has to be made once more
+            if folder.name == PUBLISHED_MODEL and _shown_part(before) != _shown_part(load_results(shown)):
+                publish(source, execute(source, folder / f"{source.stem}.ipynb", parameters), folder)
+        results = load_results(folder / f"{source.stem}.json")
+        row |= {"main": main_number(results), "verdict": results["main"]["verdict"]}
+    except PapermillExecutionError as error:
+        print(f"\n{source.name} failed:\n{error.ename}: {error.evalue}\n", file=sys.stderr)
+        row |= {"main": f"{error.ename}: {textwrap.shorten(error.evalue, 60)}", "verdict": "failed"}
+    return row | {"seconds": time.perf_counter() - start}
+
+
+def _shown_part(results: dict | None) -> str | None:
+    """What a reader of the opening paragraph sees, but for the date."""
+    return results and summary(results | {"date": ""})
+
+
+def table(rows: list[dict]) -> str:
+    """The closing table of a run, as plain text."""
+    lines = [("notebook", "seconds", "main number", "verdict", "where to look")]
+    lines += [(row["notebook"], f"{row['seconds']:.0f}", row["main"], row["verdict"], row["where"]) for row in rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(5)]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)
+
+
+def readme_table() -> str:
+    """The README's table of notebooks, from their titles and published results."""
+    lines = ["| notebook | what you'll find | minutes | main number | verdict |", "|---|---|---|---|---|"]
+    for source in sources():
+        results = load_results(NOTEBOOKS / "results" / PUBLISHED_MODEL / f"{source.stem}.json")
+        cells = ("-", "not run: `make render`", "-")
+        if results:
+            minutes = f"{results['seconds'] / 60:.1f}" if results["seconds"] >= 30 else "< 0.5"
+            cells = (minutes, main_number(results), results["main"]["verdict"])
+        link = f"[{source.stem}](notebooks/{source.stem}.ipynb)"
+        lines.append(f"| {link} | {title(source)} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def with_table(readme: str) -> str:
+    """The README with its table of notebooks made anew."""
+    return re.sub(
+        r"(<!-- results: made by `make render` -->\n).*?(\n<!-- end of results -->)",
+        lambda found: found[1] + readme_table() + found[2],
+        readme,
+        flags=re.S,
+    )
+
+
+def arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--model", default=PUBLISHED_MODEL, help="minilm, mpnet, bert-base-uncased, a hub id or a folder"
+    )
+    parser.add_argument("--corpus", default="lee", help="passages, lee, wikipedia, a file, a folder or a glob")
+    parser.add_argument("--only", default="", help="the number of one notebook, such as 02")
+    parser.add_argument("--texts", type=int, help="read only the first so many texts")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--render", action="store_true", help="publish outputs and results next to the sources")
+    return parser.parse_args(argv)
+
+
+def parameters(options: argparse.Namespace) -> dict:
+    """The notebook parameters that differ from the published settings; paths are made absolute."""
+
+    def absolute(name: str) -> str:
+        path = Path(name).expanduser()
+        return str(path.absolute()) if "/" in name and (path.exists() or any(c in name for c in "*?[")) else name
+
+    chosen = {
+        "MODEL": (absolute(options.model), PUBLISHED_MODEL),
+        "CORPUS": (absolute(options.corpus), "lee"),
+        "N_TEXTS": (options.texts, None),
+        "DEVICE": (options.device, "auto"),
+        "DTYPE": (options.dtype, "auto"),
+    }
+    return {name: value for name, (value, published) in chosen.items() if value != published}
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = arguments(argv)
+    chosen = [source for source in sources() if source.stem.startswith(options.only)]
+    if not chosen:
+        print(f"NB={options.only}: no notebook starts with that; there are {', '.join(s.stem[:2] for s in sources())}.")
+        return 2
+    changed = parameters(options)
+    if options.render and (other := sorted(set(changed) - {"MODEL", "DEVICE"})):
+        print(f"make render publishes at the published settings: leave out {', '.join(other)}.")
+        return 2
+    folder = BUILD / short_name(options.model)
+    rows = [run_one(source, folder, changed, options.render) for source in chosen]
+    if options.render:
+        readme = REPOSITORY / "README.md"
+        readme.write_text(with_table(readme.read_text("utf-8")), "utf-8")
+    print(f"\n{table(rows)}")
+    return int(any(row["verdict"] == "failed" for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""What capturing costs: the ratio to the plain forward pass of the same batch, in one run (``make bench``)."""
+
+import argparse
+import os
+import resource
+import statistics
+import time
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import torch
+
+from attnlib import capture, load_corpus, load_model
+
+BATCH, TOKENS, REPEATS, WARM_UP = 16, 256, 5, 2
+
+
+def seconds(function, device: torch.device) -> float:
+    """Wall-clock time of one call, the device's queue emptied before and after."""
+    wait = {"cuda": torch.cuda.synchronize, "mps": torch.mps.synchronize}.get(device.type, lambda: None)
+    wait()
+    start = time.perf_counter()
+    function()
+    wait()
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="minilm")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--dtype", default="auto")
+    options = parser.parse_args()
+    model = load_model(options.model, device=options.device, dtype=options.dtype)
+    words = " ".join(text.text for text in load_corpus("lee", limit=100))
+    token_ids = torch.tensor(model.tokenizer(words, add_special_tokens=False, verbose=False)["input_ids"])
+    inputs = {"input_ids": token_ids[: BATCH * TOKENS].reshape(BATCH, TOKENS).to(model.device)}
+
+    def plain():
+        with torch.inference_mode():
+            model.net(**inputs)
+
+    def captured(*what, stacked=False):
+        def run():
+            with torch.inference_mode(), capture(model, what=what) as found:
+                model.net(**inputs)
+            return [found[quantity] for quantity in what] if stacked else found
+
+        return run
+
+    variants = {
+        "plain forward": plain,
+        "z captured": captured("z"),
+        "z captured and stacked": captured("z", stacked=True),
+    }
+    times: dict[str, list[float]] = {name: [] for name in variants}
+    for repeat in range(WARM_UP + REPEATS):
+        # side by side, so that a slow moment of the machine hits all of them, and each has each place in the row
+        names = list(variants)[repeat % len(variants) :] + list(variants)[: repeat % len(variants)]
+        for name in names:
+            elapsed = seconds(variants[name], model.device)
+            if repeat >= WARM_UP:
+                times[name].append(elapsed)
+    print(
+        f"{model.name} on {model.device.type}, {model.net.dtype}, batch {BATCH} x {TOKENS} tokens, median of {REPEATS}"
+    )
+    for name, measured in times.items():
+        median = statistics.median(measured)
+        ratio = statistics.median(own / plain for own, plain in zip(measured, times["plain forward"]))
+        print(f"{name:30} {median * 1000:8.0f} ms {BATCH * TOKENS / median:10.0f} tokens/s   ratio {ratio:.3f}")
+    if model.device.type == "cuda":
+        print(f"peak GPU memory {torch.cuda.max_memory_allocated() / 2**20:.0f} MiB")
+    print(f"peak memory of the process {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10:.0f} MiB")
+
+
+if __name__ == "__main__":
+    main()
