@@ -4,7 +4,7 @@ from attnlib.capture import HeadOutputs, capture, head_outputs, iter_head_output
 from attnlib.corpus import Corpus, Text, load_corpus, split_sentences
 from attnlib.models import Model, load_model
 from attnlib.plots import head_map, layer_head_grid, set_style, similarity_map
-from attnlib.results import load_results, main_number, save_results, summary, versions
+from attnlib.results import load_results, main_number, save_figure, save_results, summary, versions
 from attnlib.similarity import (
     decompose,
     pair_auroc,
@@ -34,6 +34,7 @@ __all__ = [
     "relative_distance",
     "repetition_auroc",
     "same_sentence_lift",
+    "save_figure",
     "save_results",
     "set_style",
     "similarity",

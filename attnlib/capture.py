@@ -42,10 +42,14 @@ class Captured:
     def __getitem__(self, quantity: str) -> Tensor:
         raw = self._raw[quantity]
         if len(raw) < len(self.layers):
-            raise RuntimeError(f"No {quantity} was captured: run the model's forward pass inside the 'with' first.")
+            raise RuntimeError(
+                f"No {quantity} was captured: run the model's forward pass inside the 'with' first."
+            )
         tensors = [raw[layer] for layer in self.layers]
         if quantity != "attention":  # (batch, token, head * d_head) -> (batch, head, token, d_head)
-            tensors = [tensor.unflatten(-1, (self._n_heads, -1)).transpose(1, 2) for tensor in tensors]
+            tensors = [
+                tensor.unflatten(-1, (self._n_heads, -1)).transpose(1, 2) for tensor in tensors
+            ]
         return torch.stack(tensors, dim=1)
 
 
@@ -62,7 +66,9 @@ def _layer_numbers(model: Model, layers: Iterable[int] | None) -> list[int]:
 
 
 @contextmanager
-def capture(model: Model, *, layers: Iterable[int] | None = None, what: Sequence[str] = ("z",)) -> Iterator[Captured]:
+def capture(
+    model: Model, *, layers: Iterable[int] | None = None, what: Sequence[str] = ("z",)
+) -> Iterator[Captured]:
     """Capture head quantities of every forward pass of ``model.net`` inside the ``with``.
 
     Parameters
@@ -103,7 +109,9 @@ def capture(model: Model, *, layers: Iterable[int] | None = None, what: Sequence
             model.net.set_attn_implementation(previous)
 
 
-def _attach(model: Model, captured: Captured, quantity: str, layer: int) -> torch.utils.hooks.RemovableHandle:
+def _attach(
+    model: Model, captured: Captured, quantity: str, layer: int
+) -> torch.utils.hooks.RemovableHandle:
     """One hook that hands one quantity of one layer to ``captured``."""
     family = model.family
     if quantity == "z":
@@ -111,7 +119,9 @@ def _attach(model: Model, captured: Captured, quantity: str, layer: int) -> torc
         def before_projection(module, args) -> None:
             captured.keep("z", layer, args[0])
 
-        return submodule(model.net, family.output, layer).register_forward_pre_hook(before_projection)
+        return submodule(model.net, family.output, layer).register_forward_pre_hook(
+            before_projection
+        )
     if quantity == "attention":
 
         def after_attention(module, args, output) -> None:
@@ -194,7 +204,13 @@ def head_outputs(
     >>> out.tokens[:4], out.z.shape  # layer, head, token, d_head
     (['[CLS]', 'Rain', 'fell', '.'], torch.Size([6, 12, 10, 32]))
     """
-    options = dict(what=what, layers=layers, max_tokens=max_tokens, separators=separators, batch_tokens=batch_tokens)
+    options = dict(
+        what=what,
+        layers=layers,
+        max_tokens=max_tokens,
+        separators=separators,
+        batch_tokens=batch_tokens,
+    )
     if isinstance(text, str | Text):
         ((_, output),) = iter_head_outputs(model, [text], **options)
         return output
@@ -233,37 +249,53 @@ def iter_head_outputs(
             stacklevel=2,
         )
     order = sorted(range(len(inputs)), key=lambda index: -len(inputs[index]))
-    with tqdm(total=len(inputs), desc=progress, unit="text", disable=progress is None, leave=False) as bar:
+    with tqdm(
+        total=len(inputs), desc=progress, unit="text", disable=progress is None, leave=False
+    ) as bar:
         while order:
             size = max(1, batch_tokens // len(inputs[order[0]]))  # the longest text sets the width
             batch, order = order[:size], order[size:]
-            yield from zip(batch, _run(model, [inputs[index] for index in batch], what, layers), strict=True)
+            yield from zip(
+                batch, _run(model, [inputs[index] for index in batch], what, layers), strict=True
+            )
             bar.update(len(batch))
 
 
 @torch.inference_mode()
-def _run(model: Model, inputs: list[HeadOutputs], what: Sequence[str], layers: list[int]) -> list[HeadOutputs]:
+def _run(
+    model: Model, inputs: list[HeadOutputs], what: Sequence[str], layers: list[int]
+) -> list[HeadOutputs]:
     """One forward pass over a right-padded batch; each text gets its own part back, without the padding."""
     width = max(len(item) for item in inputs)
-    padding = model.tokenizer.pad_token_id or 0  # masked, so any vocabulary index will do where there is none
+    padding = (
+        model.tokenizer.pad_token_id or 0
+    )  # masked, so any vocabulary index will do where there is none
     token_ids = torch.full((len(inputs), width), padding)  # (text, token)
     attended = torch.zeros_like(token_ids)
     for row, item in enumerate(inputs):
         token_ids[row, : len(item)], attended[row, : len(item)] = item.token_ids.cpu(), 1
     with capture(model, layers=layers, what=what) as captured:
         model.net(input_ids=token_ids.to(model.device), attention_mask=attended.to(model.device))
-    stacked = {quantity: captured[quantity] for quantity in ((what,) if isinstance(what, str) else what)}
+    stacked = {
+        quantity: captured[quantity] for quantity in ((what,) if isinstance(what, str) else what)
+    }
     outputs = []
     for row, item in enumerate(inputs):
         n = len(item)
         # clone: a view would keep the whole batch in memory
         parts = {
-            quantity: tensor[row, :, :, :n, :n].clone() if quantity == "attention" else tensor[row, :, :, :n].clone()
+            quantity: tensor[row, :, :, :n, :n].clone()
+            if quantity == "attention"
+            else tensor[row, :, :, :n].clone()
             for quantity, tensor in stacked.items()
         }
         for quantity, tensor in parts.items():
             if not torch.isfinite(tensor).all():
-                broken = [layer for layer, part in zip(layers, tensor, strict=True) if not torch.isfinite(part).all()]
+                broken = [
+                    layer
+                    for layer, part in zip(layers, tensor, strict=True)
+                    if not torch.isfinite(part).all()
+                ]
                 raise ValueError(
                     f"{quantity} of {model.name} holds NaN or infinite values from layer {broken[0]} on (counted from "
                     f"0), in the text ({item.text.source}): check the weights, or load with dtype='float32'."
@@ -279,7 +311,9 @@ def _tokenize(model: Model, text: Text, max_tokens: int | None, separators: str)
     if separators not in ("end", "between"):
         raise ValueError(f"separators={separators!r} is unknown: choose 'end' or 'between'.")
     if separators == "between" and tokenizer.sep_token_id is None:
-        raise ValueError(f"separators='between': {model.name} has no separator token; use separators='end'.")
+        raise ValueError(
+            f"separators='between': {model.name} has no separator token; use separators='end'."
+        )
     encoded = tokenizer(
         text.text,
         return_offsets_mapping=True,
@@ -289,7 +323,9 @@ def _tokenize(model: Model, text: Text, max_tokens: int | None, separators: str)
     )
     special = encoded["special_tokens_mask"]
     if 0 not in special:
-        raise ValueError(f"The text ({text.source}) has no token that {model.name} can read: give at least one word.")
+        raise ValueError(
+            f"The text ({text.source}) has no token that {model.name} can read: give at least one word."
+        )
     first, last = special.index(0), len(special) - 1 - special[::-1].index(0)
     prefix, suffix = encoded["input_ids"][:first], encoded["input_ids"][last + 1 :]
     if not len(prefix) + len(suffix) < limit <= model.max_tokens:
@@ -300,7 +336,9 @@ def _tokenize(model: Model, text: Text, max_tokens: int | None, separators: str)
     starts = [start for start, _ in text.sentences]
     body = []  # (token id, offsets, sentence); sentence -1 marks an inserted separator
     for token_id, (start, end) in zip(
-        encoded["input_ids"][first : last + 1], encoded["offset_mapping"][first : last + 1], strict=True
+        encoded["input_ids"][first : last + 1],
+        encoded["offset_mapping"][first : last + 1],
+        strict=True,
     ):
         sentence = max(0, bisect_right(starts, max(start, end - 1)) - 1)
         if separators == "between" and body and sentence != body[-1][2]:
@@ -322,7 +360,8 @@ def _tokenize(model: Model, text: Text, max_tokens: int | None, separators: str)
         for token_id, (start, end), inside in zip(token_ids, offsets, is_body, strict=True)
     ]
     is_sep = [
-        token_id == tokenizer.sep_token_id and not inside for token_id, inside in zip(token_ids, is_body, strict=True)
+        token_id == tokenizer.sep_token_id and not inside
+        for token_id, inside in zip(token_ids, is_body, strict=True)
     ]
     device = model.device
     return HeadOutputs(

@@ -72,7 +72,9 @@ def as_text(text: str | Text, source: str = "given by the caller") -> Text:
     if isinstance(text, str):
         text = Text(text, split_sentences(text), source)
     if not text.text.strip():
-        raise ValueError(f"The text ({text.source}) is empty or only white space: give at least one word.")
+        raise ValueError(
+            f"The text ({text.source}) is empty or only white space: give at least one word."
+        )
     return text
 
 
@@ -99,17 +101,29 @@ def _wikipedia() -> Iterator[Text]:
     dump = datapath("enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2")
     with bz2.open(dump) as file:
         for title, markup, _ in extract_pages(file, filter_namespaces=("0",)):
-            body = re.split(r"==\s*(?:See also|References|Notes|Further reading|External links)", filter_wiki(markup))[
-                0
+            body = re.split(
+                r"==\s*(?:See also|References|Notes|Further reading|External links)",
+                filter_wiki(markup),
+            )[0]
+            lines = (
+                line.replace("'''", "").replace("''", "").strip(" *#:;'")
+                for line in body.split("\n")
+            )
+            prose = [
+                " ".join(line.split()) for line in lines if line.endswith((".", "!", "?", '"'))
             ]
-            lines = (line.replace("'''", "").replace("''", "").strip(" *#:;'") for line in body.split("\n"))
-            prose = [" ".join(line.split()) for line in lines if line.endswith((".", "!", "?", '"'))]
-            prose = [line for line in prose if " " in line and not line.startswith(("=", "|", "!", "{"))]
+            prose = [
+                line for line in prose if " " in line and not line.startswith(("=", "|", "!", "{"))
+            ]
             if prose:  # redirects have none
                 yield as_text("\n".join(prose), source=f"Wikipedia: {title}")
 
 
-CORPORA: dict[str, Callable[[], Iterable[Text]]] = {"passages": _passages, "lee": _lee, "wikipedia": _wikipedia}
+CORPORA: dict[str, Callable[[], Iterable[Text]]] = {
+    "passages": _passages,
+    "lee": _lee,
+    "wikipedia": _wikipedia,
+}
 
 
 def _files(name: str) -> list[Path]:
@@ -118,7 +132,10 @@ def _files(name: str) -> list[Path]:
     if path.is_dir():
         files, kind = sorted(path.rglob("*.txt")), "folder holds no .txt file"
     elif glob.has_magic(name):
-        files, kind = sorted(Path(found) for found in glob.glob(str(path), recursive=True)), "glob matches no file"
+        files, kind = (
+            sorted(Path(found) for found in glob.glob(str(path), recursive=True)),
+            "glob matches no file",
+        )
     else:
         files, kind = [path] if path.exists() else [], "is no known corpus and no file"
     files = [file for file in files if file.is_file()]
@@ -139,7 +156,9 @@ def _read(file: Path) -> Text:
             f"'iconv -f latin1 -t utf-8 {file.name} > new.txt'."
         ) from error
     if not text.strip():
-        raise ValueError(f"{file} is empty or only white space: remove it from the corpus or give it some text.")
+        raise ValueError(
+            f"{file} is empty or only white space: remove it from the corpus or give it some text."
+        )
     return as_text(text, source=str(file))
 
 

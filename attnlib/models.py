@@ -14,7 +14,13 @@ from tempfile import SpooledTemporaryFile
 import torch
 import transformers
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 HUB_PATIENCE_S = 8  # give up on a hub that does not answer after this many seconds
 
@@ -43,7 +49,9 @@ _BERT = Family(
     key="encoder.layer.{i}.attention.self.key",
     value="encoder.layer.{i}.attention.self.value",
 )
-_ROBERTA = Family(_BERT.output, _BERT.attention, _BERT.query, _BERT.key, _BERT.value, reserved_positions=2)
+_ROBERTA = Family(
+    _BERT.output, _BERT.attention, _BERT.query, _BERT.key, _BERT.value, reserved_positions=2
+)
 
 FAMILIES: dict[str, Family] = {  # by the config's model_type
     "bert": _BERT,
@@ -197,7 +205,11 @@ def load_model(
         else:
             provenance |= _checked_weights(folder, name, published)
             net, loading = AutoModel.from_pretrained(
-                folder, dtype=torch_dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True
+                folder,
+                dtype=torch_dtype,
+                use_safetensors=True,
+                trust_remote_code=False,
+                output_loading_info=True,
             )
             missing = [key for key in loading["missing_keys"] if not key.startswith("pooler.")]
             if missing:
@@ -207,11 +219,17 @@ def load_model(
                 )
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     if not tokenizer.is_fast:
-        raise ValueError(f"The tokenizer of model {name!r} gives no character offsets: save a fast one in its folder.")
+        raise ValueError(
+            f"The tokenizer of model {name!r} gives no character offsets: save a fast one in its folder."
+        )
     net = net.to(torch_device).eval()
     provenance |= {"dtype": str(net.dtype).removeprefix("torch."), "device": torch_device.type}
     return Model(
-        net, tokenizer, short_name(name) + ("-untrained" if untrained else ""), FAMILIES[config.model_type], provenance
+        net,
+        tokenizer,
+        short_name(name) + ("-untrained" if untrained else ""),
+        FAMILIES[config.model_type],
+        provenance,
     )
 
 
@@ -222,7 +240,11 @@ def short_name(name: str) -> str:
     ('minilm', 'google-bert--bert-large-uncased')
     """
     folder = Path(name).expanduser()
-    return folder.resolve().name if name not in PUBLISHED and folder.is_dir() else name.replace("/", "--")
+    return (
+        folder.resolve().name
+        if name not in PUBLISHED and folder.is_dir()
+        else name.replace("/", "--")
+    )
 
 
 def _device(device: str) -> torch.device:
@@ -231,13 +253,17 @@ def _device(device: str) -> torch.device:
         return torch.device(next(kind for kind, present in has.items() if present))
     if not has.get(str(device).split(":")[0], False):
         present = ", ".join(kind for kind, here in has.items() if here)
-        raise ValueError(f"device={device!r} is not available here: choose 'auto' or one of {present}.")
+        raise ValueError(
+            f"device={device!r} is not available here: choose 'auto' or one of {present}."
+        )
     return torch.device(device)
 
 
 def _dtype(dtype: str) -> torch.dtype | str:
     if dtype not in ("auto", "float32", "bfloat16", "float16"):
-        raise ValueError(f"dtype={dtype!r} is unknown: choose 'auto', 'float32', 'bfloat16' or 'float16'.")
+        raise ValueError(
+            f"dtype={dtype!r} is unknown: choose 'auto', 'float32', 'bfloat16' or 'float16'."
+        )
     return dtype if dtype == "auto" else getattr(torch, dtype)
 
 
@@ -287,17 +313,24 @@ def _from_packages(name: str, published: Published) -> Path | None:
     except metadata.PackageNotFoundError:
         return None
     if len(files) == 1:
-        return next(Path(file.locate()).parent for file in files[0] if file.name == "model.safetensors")
+        return next(
+            Path(file.locate()).parent for file in files[0] if file.name == "model.safetensors"
+        )
     with SpooledTemporaryFile() as joined:
         for number, part in enumerate(files, start=1):
-            joined.write(next(file for file in part if file.name.endswith(f".zip.{number:03d}")).read_binary())
+            joined.write(
+                next(
+                    file for file in part if file.name.endswith(f".zip.{number:03d}")
+                ).read_binary()
+            )
         with zipfile.ZipFile(joined) as archive:
             members = [Path(member) for member in archive.namelist()]
             top = next(member for member in members if member.name == "model.safetensors").parent
             folder.mkdir(parents=True, exist_ok=True)
             # the weights last: their presence says that the folder is complete
             for member in sorted(
-                (m for m in members if m.parent == top and m.suffix), key=lambda m: m.suffix == ".safetensors"
+                (m for m in members if m.parent == top and m.suffix),
+                key=lambda m: m.suffix == ".safetensors",
             ):
                 unfinished = folder / f"{member.name}.part"
                 unfinished.write_bytes(archive.read(str(member)))
@@ -332,18 +365,28 @@ def _from_hub(name: str, published: Published | None) -> tuple[Path, dict]:
         thread.join(HUB_PATIENCE_S)
     reply = answer[0] if answer else None
     if isinstance(reply, HFValidationError):
-        raise ValueError(f"Model {name!r} is unknown: no folder of that name, and not a possible hub id. {remedy}")
+        raise ValueError(
+            f"Model {name!r} is unknown: no folder of that name, and not a possible hub id. {remedy}"
+        )
     if isinstance(reply, HfHubHTTPError) and reply.response.status_code in (401, 403, 404):
-        raise ValueError(f"Model {name!r} is unknown: no such folder, and the hub shows no public {hub_id}. {remedy}")
+        raise ValueError(
+            f"Model {name!r} is unknown: no such folder, and the hub shows no public {hub_id}. {remedy}"
+        )
     if reply is not None and not isinstance(reply, Exception):
         revision = reply.sha
         if not any(file.rfilename.endswith(".safetensors") for file in reply.siblings):
             raise ValueError(_only_pickled(f"{hub_id} on the hub"))
     try:
         offline = reply is None or isinstance(reply, Exception)
-        folder = snapshot_download(hub_id, revision=revision, allow_patterns=wanted, local_files_only=offline)
+        folder = snapshot_download(
+            hub_id, revision=revision, allow_patterns=wanted, local_files_only=offline
+        )
     except (LocalEntryNotFoundError, HFValidationError) as error:
-        reason = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"no answer within {HUB_PATIENCE_S} s"
+        reason = (
+            "HF_HUB_OFFLINE is set"
+            if constants.HF_HUB_OFFLINE
+            else f"no answer within {HUB_PATIENCE_S} s"
+        )
         raise ValueError(
             f"Model {name!r} is not here: no known name with its package installed, no folder, not in the hub's "
             f"cache, and the hub cannot be reached ({reason}). {remedy}"

@@ -26,7 +26,12 @@ def set_style() -> None:
 
 
 def head_map(
-    A: Tensor, tokens: Sequence[str], *, queries: Sequence[str] | None = None, ax: Axes | None = None, title: str = ""
+    A: Tensor,
+    tokens: Sequence[str],
+    *,
+    queries: Sequence[str] | None = None,
+    ax: Axes | None = None,
+    title: str = "",
 ) -> Axes:
     """Attention weights of one head: a row for each token that reads, a column for each token that is read.
 
@@ -37,7 +42,14 @@ def head_map(
     """
     queries = tokens if queries is None else queries
     ax = _heatmap(
-        A, queries, tokens, ax, cmap="cividis", vmin=0, label="attention weight (each row sums to 1)", title=title
+        A,
+        queries,
+        tokens,
+        ax,
+        cmap="cividis",
+        vmin=0,
+        label="attention weight (each row sums to 1)",
+        title=title,
     )
     ax.set_xlabel("token that is read" + ax.get_xlabel())
     ax.set_ylabel("token that reads" + ax.get_ylabel())
@@ -67,7 +79,9 @@ def similarity_map(
     np.fill_diagonal(S, np.nan)
     if limit is None:
         limit = float(np.nanmax(np.abs(S))) if len(S) > 1 else 1.0
-    ax = _heatmap(S, tokens, tokens, ax, cmap="vlag", vmin=-limit, vmax=limit, label=label, title=title)
+    ax = _heatmap(
+        S, tokens, tokens, ax, cmap="vlag", vmin=-limit, vmax=limit, label=label, title=title
+    )
     ax.set_facecolor("0.85")
     for i, j in [] if pairs is None else pairs.tolist():
         ax.add_patch(Rectangle((j, i), 1, 1, fill=False, edgecolor="black", linewidth=0.9))
@@ -94,10 +108,6 @@ def layer_head_grid(
     """
     values = np.asarray(values.float().cpu() if isinstance(values, Tensor) else values, dtype=float)
     n_layers, n_heads = values.shape
-    colours = {"cmap": "viridis"}
-    if centre is not None:
-        reach = float(np.nanmax(np.abs(values - centre))) or 1.0
-        colours = {"cmap": "vlag", "vmin": centre - reach, "vmax": centre + reach}
     if ax is None:
         _, ax = plt.subplots(figsize=(1.6 + 0.42 * n_heads, 1.2 + 0.36 * n_layers))
     sns.heatmap(
@@ -107,18 +117,36 @@ def layer_head_grid(
         linewidths=0.5,
         xticklabels=[str(head + 1) for head in range(n_heads)],
         yticklabels=[str(layer + 1) for layer in range(n_layers)],
+        cmap="viridis" if centre is None else "vlag",
+        center=centre,  # the neutral colour; both sides keep the same scale
         cbar_kws={"label": label, "shrink": 0.8},
-        **colours,
     )
     ax.set(xlabel="head", ylabel="layer", title=title, facecolor="0.85")
     ax.tick_params(rotation=0, length=0)
     if mark is not None:
-        ax.add_patch(Rectangle((mark[1], mark[0]), 1, 1, fill=False, edgecolor="black", linewidth=2.5, clip_on=False))
+        ax.add_patch(
+            Rectangle(
+                (mark[1], mark[0]),
+                1,
+                1,
+                fill=False,
+                edgecolor="black",
+                linewidth=2.5,
+                clip_on=False,
+            )
+        )
     return ax
 
 
 def _heatmap(
-    values, rows: Sequence[str], columns: Sequence[str], ax: Axes | None, *, label: str, title: str, **colours
+    values,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    ax: Axes | None,
+    *,
+    label: str,
+    title: str,
+    **colours,
 ):
     """Tokens by tokens, with as many labels as can be read; how many were left out stands on the axis."""
     if isinstance(values, Tensor):
@@ -141,11 +169,16 @@ def _heatmap(
         size = float(np.clip(420 / len(labels), 5.5, 9))
         # a dollar sign would start mathematical notation
         axis.set_ticks(
-            [position + 0.5 for position in shown], [labels[position].replace("$", r"\$") for position in shown]
+            [position + 0.5 for position in shown],
+            [labels[position].replace("$", r"\$") for position in shown],
         )
-        axis.set_tick_params(labelsize=size, labelrotation=90 if axis is ax.xaxis else 0, length=0, pad=1)
+        axis.set_tick_params(
+            labelsize=size, labelrotation=90 if axis is ax.xaxis else 0, length=0, pad=1
+        )
         axis.set_label_text(
-            "" if step == 1 else f" (every {step}{ {2: 'nd', 3: 'rd'}.get(step, 'th') } token is labelled)"
+            ""
+            if step == 1
+            else f" (every {step}{ {2: 'nd', 3: 'rd'}.get(step, 'th') } token is labelled)"
         )
     ax.set_title(title)
     return ax

@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
+from matplotlib.figure import Figure
+
 from attnlib.corpus import Corpus
 from attnlib.models import Model
 
@@ -18,7 +20,9 @@ def versions() -> dict[str, str]:
     >>> versions()["torch"].split("+")[0]
     '2.13.0'
     """
-    return {"python": platform.python_version()} | {package: metadata.version(package) for package in PACKAGES}
+    return {"python": platform.python_version()} | {
+        package: metadata.version(package) for package in PACKAGES
+    }
 
 
 def save_results(
@@ -58,7 +62,8 @@ def save_results(
         "finding": finding,
         "values": values,
         "settings": settings,
-        "model": model.provenance | {"n_layers": model.n_layers, "n_heads": model.n_heads, "d_head": model.d_head},
+        "model": model.provenance
+        | {"n_layers": model.n_layers, "n_heads": model.n_heads, "d_head": model.d_head},
         "corpus": corpus.provenance,
         "versions": versions(),
         "seconds": round(seconds, 1),
@@ -66,7 +71,17 @@ def save_results(
     }
     path = Path(out) / model.name / f"{notebook}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+    path.write_text(
+        json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8"
+    )
+    return path
+
+
+def save_figure(figure: Figure, out: str | Path, model: Model, name: str) -> Path:
+    """Write a figure to ``out/<model>/figures/<name>.png`` and return that path."""
+    path = Path(out) / model.name / "figures" / f"{name}.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Software": None})  # the same picture gives the same bytes
     return path
 
 
@@ -88,7 +103,11 @@ def main_number(results: dict) -> str:
     """
     main = results["main"]
     value = main["value"] if isinstance(main["value"], str) else f"{main['value']:.3g}"
-    interval = "" if main["interval"] is None else " [" + ", ".join(f"{end:.3g}" for end in main["interval"]) + "]"
+    interval = (
+        ""
+        if main["interval"] is None
+        else " [" + ", ".join(f"{end:.3g}" for end in main["interval"]) + "]"
+    )
     return f"{main['label']} {value}{interval}"
 
 

@@ -48,7 +48,9 @@ def similarity(
         )
     z = z.float()
     if not torch.isfinite(z).all():
-        raise ValueError("z holds NaN or infinite values: check the weights, or load the model with dtype='float32'.")
+        raise ValueError(
+            "z holds NaN or infinite values: check the weights, or load the model with dtype='float32'."
+        )
     if mean is not None:
         z = z - mean.float().unsqueeze(-2)
     if metric != "dot":
@@ -56,7 +58,9 @@ def similarity(
     return z @ z.mT
 
 
-def _pair_indices(n_tokens: int, mask: Tensor | None, device: torch.device) -> Int[Tensor, "2 pair"]:
+def _pair_indices(
+    n_tokens: int, mask: Tensor | None, device: torch.device
+) -> Int[Tensor, "2 pair"]:
     """Positions (i, j) of all pairs i < j of the tokens that ``mask`` keeps, in pair order: 01 02 ... 12 13 ..."""
     if mask is None:
         return torch.triu_indices(n_tokens, n_tokens, offset=1, device=device)
@@ -87,7 +91,9 @@ def top_pairs(
             [1, 2]])
     """
     if not 0 < share <= 1:
-        raise ValueError(f"share={share} must be above 0 and at most 1 (0.01 means the top 1 % of pairs).")
+        raise ValueError(
+            f"share={share} must be above 0 and at most 1 (0.01 means the top 1 % of pairs)."
+        )
     pairs = _pair_indices(S.shape[-1], mask, S.device)  # (2, all pairs)
     n_pairs = pairs.shape[1]
     n_top = max(1, math.floor(share * n_pairs + 0.5)) if n_pairs else 0
@@ -104,7 +110,9 @@ def top_pairs(
     return pairs.T[index.gather(-1, order)]
 
 
-def relative_distance(pairs: Int[Tensor, "*batch pair 2"], n_tokens: int) -> Float[Tensor, "*batch"]:
+def relative_distance(
+    pairs: Int[Tensor, "*batch pair 2"], n_tokens: int
+) -> Float[Tensor, "*batch"]:
     """Mean distance |i - j| of the pairs, relative to a pair drawn at random: 1 is chance, below 1 is nearer.
 
     Two of n tokens drawn at random are (n + 1) / 3 tokens apart on average; the mean distance is divided by that.
@@ -122,7 +130,9 @@ def relative_distance(pairs: Int[Tensor, "*batch pair 2"], n_tokens: int) -> Flo
     return (pairs[..., 1] - pairs[..., 0]).abs().float().mean(-1) / ((n_tokens + 1) / 3)
 
 
-def same_sentence_lift(pairs: Int[Tensor, "*batch pair 2"], sentence: Int[Tensor, " token"]) -> Float[Tensor, "*batch"]:
+def same_sentence_lift(
+    pairs: Int[Tensor, "*batch pair 2"], sentence: Int[Tensor, " token"]
+) -> Float[Tensor, "*batch"]:
     """How many times more often the pairs lie inside one sentence than all pairs do: 1 is chance.
 
     Parameters
@@ -138,7 +148,9 @@ def same_sentence_lift(pairs: Int[Tensor, "*batch pair 2"], sentence: Int[Tensor
     sentence = sentence.to(pairs.device)
     ends = sentence[pairs]  # (..., pair, 2)
     if (ends < 0).any():
-        raise ValueError("pairs contain a token outside all sentences (sentence -1): draw them from body tokens only.")
+        raise ValueError(
+            "pairs contain a token outside all sentences (sentence -1): draw them from body tokens only."
+        )
     counts = torch.bincount(sentence[sentence >= 0]).float()  # (sentence,) tokens in each
     n_tokens = counts.sum()
     chance = (counts * (counts - 1)).sum() / (n_tokens * (n_tokens - 1))
@@ -173,7 +185,9 @@ def pair_auroc(
     values, is_positive = S[..., i, j], positive.to(S.device)[i, j]
     positives = values[..., is_positive].contiguous()  # (..., positive pair)
     others = values[..., ~is_positive].sort(-1).values  # (..., other pair)
-    below = torch.searchsorted(others, positives) + torch.searchsorted(others, positives, right=True)
+    below = torch.searchsorted(others, positives) + torch.searchsorted(
+        others, positives, right=True
+    )
     return below.sum(-1).float() / (2 * positives.shape[-1] * others.shape[-1])  # 0 / 0 is NaN
 
 
@@ -234,7 +248,11 @@ def decompose(
             [6., 0.]]))
     """
     A, V = A.float(), V.float()
-    is_separator = torch.zeros(V.shape[-2], device=V.device) if separators is None else separators.to(V.device).float()
+    is_separator = (
+        torch.zeros(V.shape[-2], device=V.device)
+        if separators is None
+        else separators.to(V.device).float()
+    )
     A_separator, A_other = A * is_separator, A * (1 - is_separator)  # (..., query, key)
     length = (V * V).sum(-1).unsqueeze(-2)  # (..., 1, key): squared length of each value vector
     same_separator = (A_separator * length) @ A_separator.mT

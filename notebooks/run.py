@@ -48,7 +48,11 @@ def read(source: Path) -> NotebookNode:
 
 def title(source: Path) -> str:
     """The first heading of a notebook."""
-    return next(line.removeprefix("# # ") for line in source.read_text("utf-8").splitlines() if line.startswith("# # "))
+    return next(
+        line.removeprefix("# # ")
+        for line in source.read_text("utf-8").splitlines()
+        if line.startswith("# # ")
+    )
 
 
 def execute(source: Path, target: Path, parameters: dict) -> NotebookNode:
@@ -71,6 +75,7 @@ def execute(source: Path, target: Path, parameters: dict) -> NotebookNode:
         kernel_name="python3",
         cwd=NOTEBOOKS,
         execution_timeout=CELL_TIMEOUT_S,
+        extra_arguments=["--log-level=40"],  # no warnings about its transport on the terminal
         progress_bar={"desc": source.stem, "ncols": 88},
     )
 
@@ -83,13 +88,19 @@ def rendered(executed: NotebookNode, source: Path) -> NotebookNode:
         for cell in executed.cells
         if cell.cell_type == "code" and "injected-parameters" not in cell.metadata.get("tags", [])
     ]
-    for cell, done in zip((cell for cell in notebook.cells if cell.cell_type == "code"), code, strict=True):
+    for cell, done in zip(
+        (cell for cell in notebook.cells if cell.cell_type == "code"), code, strict=True
+    ):
         cell.execution_count = done.execution_count
         cell.outputs = [output for output in done.outputs if not _only_live(output)]
         for output in cell.outputs:
             output.pop("metadata", None) if output.output_type == "stream" else None
     notebook.metadata = {
-        "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
+        "kernelspec": {
+            "display_name": "Python 3 (ipykernel)",
+            "language": "python",
+            "name": "python3",
+        },
         "language_info": {"name": "python"},
         "attnlib": {"source_sha256": source_hash(source)},
     }
@@ -120,15 +131,22 @@ def run_one(source: Path, folder: Path, parameters: dict, render: bool) -> dict:
     """Execute one notebook; returns its row of the closing table."""
     start = time.perf_counter()
     shown = NOTEBOOKS / "results" / PUBLISHED_MODEL / f"{source.stem}.json"
-    row = {"notebook": source.stem, "where": str((folder / f"{source.stem}.ipynb").relative_to(REPOSITORY))}
+    row = {
+        "notebook": source.stem,
+        "where": str((folder / f"{source.stem}.ipynb").relative_to(REPOSITORY)),
+    }
     try:
         executed = execute(source, folder / f"{source.stem}.ipynb", parameters)
         if render:
             before = load_results(shown)
             publish(source, executed, folder)
             # the page opens with its own published results: if they are new, it has to be made once more
-            if folder.name == PUBLISHED_MODEL and _shown_part(before) != _shown_part(load_results(shown)):
-                publish(source, execute(source, folder / f"{source.stem}.ipynb", parameters), folder)
+            if folder.name == PUBLISHED_MODEL and _shown_part(before) != _shown_part(
+                load_results(shown)
+            ):
+                publish(
+                    source, execute(source, folder / f"{source.stem}.ipynb", parameters), folder
+                )
         results = load_results(folder / f"{source.stem}.json")
         row |= {"main": main_number(results), "verdict": results["main"]["verdict"]}
     except PapermillExecutionError as error:
@@ -145,14 +163,22 @@ def _shown_part(results: dict | None) -> str | None:
 def table(rows: list[dict]) -> str:
     """The closing table of a run, as plain text."""
     lines = [("notebook", "seconds", "main number", "verdict", "where to look")]
-    lines += [(row["notebook"], f"{row['seconds']:.0f}", row["main"], row["verdict"], row["where"]) for row in rows]
+    lines += [
+        (row["notebook"], f"{row['seconds']:.0f}", row["main"], row["verdict"], row["where"])
+        for row in rows
+    ]
     widths = [max(len(line[column]) for line in lines) for column in range(5)]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines
+    )
 
 
 def readme_table() -> str:
     """The README's table of notebooks, from their titles and published results."""
-    lines = ["| notebook | what you'll find | minutes | main number | verdict |", "|---|---|---|---|---|"]
+    lines = [
+        "| notebook | what you'll find | minutes | main number | verdict |",
+        "|---|---|---|---|---|",
+    ]
     for source in sources():
         results = load_results(NOTEBOOKS / "results" / PUBLISHED_MODEL / f"{source.stem}.json")
         cells = ("-", "not run: `make render`", "-")
@@ -177,14 +203,20 @@ def with_table(readme: str) -> str:
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--model", default=PUBLISHED_MODEL, help="minilm, mpnet, bert-base-uncased, a hub id or a folder"
+        "--model",
+        default=PUBLISHED_MODEL,
+        help="minilm, mpnet, bert-base-uncased, a hub id or a folder",
     )
-    parser.add_argument("--corpus", default="lee", help="passages, lee, wikipedia, a file, a folder or a glob")
+    parser.add_argument(
+        "--corpus", default="lee", help="passages, lee, wikipedia, a file, a folder or a glob"
+    )
     parser.add_argument("--only", default="", help="the number of one notebook, such as 02")
     parser.add_argument("--texts", type=int, help="read only the first so many texts")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--render", action="store_true", help="publish outputs and results next to the sources")
+    parser.add_argument(
+        "--render", action="store_true", help="publish outputs and results next to the sources"
+    )
     return parser.parse_args(argv)
 
 
@@ -193,7 +225,11 @@ def parameters(options: argparse.Namespace) -> dict:
 
     def absolute(name: str) -> str:
         path = Path(name).expanduser()
-        return str(path.absolute()) if "/" in name and (path.exists() or any(c in name for c in "*?[")) else name
+        return (
+            str(path.absolute())
+            if "/" in name and (path.exists() or any(c in name for c in "*?["))
+            else name
+        )
 
     chosen = {
         "MODEL": (absolute(options.model), PUBLISHED_MODEL),
@@ -209,7 +245,9 @@ def main(argv: list[str] | None = None) -> int:
     options = arguments(argv)
     chosen = [source for source in sources() if source.stem.startswith(options.only)]
     if not chosen:
-        print(f"NB={options.only}: no notebook starts with that; there are {', '.join(s.stem[:2] for s in sources())}.")
+        print(
+            f"NB={options.only}: no notebook starts with that; there are {', '.join(s.stem[:2] for s in sources())}."
+        )
         return 2
     changed = parameters(options)
     if options.render and (other := sorted(set(changed) - {"MODEL", "DEVICE"})):

@@ -17,7 +17,9 @@ BATCH, TOKENS, REPEATS, WARM_UP = 16, 256, 5, 2
 
 def seconds(function, device: torch.device) -> float:
     """Wall-clock time of one call, the device's queue emptied before and after."""
-    wait = {"cuda": torch.cuda.synchronize, "mps": torch.mps.synchronize}.get(device.type, lambda: None)
+    wait = {"cuda": torch.cuda.synchronize, "mps": torch.mps.synchronize}.get(
+        device.type, lambda: None
+    )
     wait()
     start = time.perf_counter()
     function()
@@ -33,7 +35,9 @@ def main() -> None:
     options = parser.parse_args()
     model = load_model(options.model, device=options.device, dtype=options.dtype)
     words = " ".join(text.text for text in load_corpus("lee", limit=100))
-    token_ids = torch.tensor(model.tokenizer(words, add_special_tokens=False, verbose=False)["input_ids"])
+    token_ids = torch.tensor(
+        model.tokenizer(words, add_special_tokens=False, verbose=False)["input_ids"]
+    )
     inputs = {"input_ids": token_ids[: BATCH * TOKENS].reshape(BATCH, TOKENS).to(model.device)}
 
     def plain():
@@ -66,11 +70,17 @@ def main() -> None:
     )
     for name, measured in times.items():
         median = statistics.median(measured)
-        ratio = statistics.median(own / plain for own, plain in zip(measured, times["plain forward"]))
-        print(f"{name:30} {median * 1000:8.0f} ms {BATCH * TOKENS / median:10.0f} tokens/s   ratio {ratio:.3f}")
+        ratio = statistics.median(
+            own / plain for own, plain in zip(measured, times["plain forward"])
+        )
+        print(
+            f"{name:30} {median * 1000:8.0f} ms {BATCH * TOKENS / median:10.0f} tokens/s   ratio {ratio:.3f}"
+        )
     if model.device.type == "cuda":
         print(f"peak GPU memory {torch.cuda.max_memory_allocated() / 2**20:.0f} MiB")
-    print(f"peak memory of the process {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10:.0f} MiB")
+    print(
+        f"peak memory of the process {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10:.0f} MiB"
+    )
 
 
 if __name__ == "__main__":
