@@ -93,6 +93,7 @@ def layer_head_grid(
     *,
     label: str,
     centre: float | None = None,
+    limits: tuple[float, float] | None = None,
     mark: tuple[int, int] | None = None,
     ax: Axes | None = None,
     title: str = "",
@@ -104,10 +105,12 @@ def layer_head_grid(
     values : (layer, head); NaN is left grey: the measure does not exist there
     label : what the number is, with its unit
     centre : the chance level, if there is one: colours diverge from it
+    limits : lowest and highest colour, to give two grids the same scale; None for those of the values
     mark : (layer, head) counted from 0, outlined
     """
     values = np.asarray(values.float().cpu() if isinstance(values, Tensor) else values, dtype=float)
     n_layers, n_heads = values.shape
+    lowest, highest = limits or (None, None)
     if ax is None:
         _, ax = plt.subplots(figsize=(1.6 + 0.42 * n_heads, 1.2 + 0.36 * n_layers))
     sns.heatmap(
@@ -119,6 +122,8 @@ def layer_head_grid(
         yticklabels=[str(layer + 1) for layer in range(n_layers)],
         cmap="viridis" if centre is None else "vlag",
         center=centre,  # the neutral colour; both sides keep the same scale
+        vmin=lowest,
+        vmax=highest,
         cbar_kws={"label": label, "shrink": 0.8},
     )
     ax.set(xlabel="head", ylabel="layer", title=title, facecolor="0.85")

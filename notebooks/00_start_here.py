@@ -93,7 +93,7 @@ body = out.is_body  # leave the special tokens out
 S = similarity(out.z[:, :, body], "cosine")  # (layer, head, token, token)
 lift = same_sentence_lift(top_pairs(S, share=0.01), out.sentence[body])  # (layer, head)
 layer, head = divmod(int(torch.nan_to_num(lift).argmax()), model.n_heads)
-layer_head_grid(lift, label="same-sentence lift (1 is chance)", centre=1, mark=(layer, head))
+ax = layer_head_grid(lift, label="same-sentence lift (1 is chance)", centre=1, mark=(layer, head))
 # %%
 shown = slice(0, 40)  # the first 40 tokens, so that each label can be read
 tokens = [token for token, inside in zip(out.tokens, body.tolist()) if inside]
@@ -130,13 +130,13 @@ Markdown(
 # clearest blocks? Without a running kernel the sliders show nothing; the map above is the same picture, standing still.
 
 # %%
-widgets.interact(
+sliders = widgets.interact(
     draw,
     layer=widgets.IntSlider(layer + 1, 1, model.n_layers, continuous_update=False),
     head=widgets.IntSlider(head + 1, 1, model.n_heads, continuous_update=False),
 )
 # %%
-save_results(
+results_path = save_results(
     OUT,
     "00_start_here",
     model=model,
