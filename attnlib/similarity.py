@@ -8,6 +8,7 @@ of body tokens (``z[..., out.is_body, :]``) unless separators are what you want 
 import math
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -184,11 +185,18 @@ def pair_auroc(
     i, j = _pair_indices(S.shape[-1], mask, S.device)
     values, is_positive = S[..., i, j], positive.to(S.device)[i, j]
     positives = values[..., is_positive].contiguous()  # (..., positive pair)
-    others = values[..., ~is_positive].sort(-1).values  # (..., other pair)
+    others = _sorted(values[..., ~is_positive])  # (..., other pair)
     below = torch.searchsorted(others, positives) + torch.searchsorted(
         others, positives, right=True
     )
     return below.sum(-1).float() / (2 * positives.shape[-1] * others.shape[-1])  # 0 / 0 is NaN
+
+
+def _sorted(values: Tensor) -> Tensor:
+    """Sorted along the last axis; on the CPU numpy does it about ten times as fast, since it keeps no indices."""
+    if values.device.type == "cpu":
+        return torch.from_numpy(np.sort(values.numpy(), axis=-1))
+    return values.sort(-1).values
 
 
 def repetition_auroc(
