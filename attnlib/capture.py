@@ -9,7 +9,6 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -181,7 +180,7 @@ def head_outputs(
     what: Sequence[str] = ("z",),
     layers: Iterable[int] | None = None,
     max_tokens: int | None = None,
-    separators: Literal["end", "between"] = "end",
+    separators: str = "end",
     batch_tokens: int = 4096,
 ) -> HeadOutputs | list[HeadOutputs]:
     """Run a model on one text or several and return what its heads computed, labelled token by token.
@@ -225,7 +224,7 @@ def iter_head_outputs(
     what: Sequence[str] = ("z",),
     layers: Iterable[int] | None = None,
     max_tokens: int | None = None,
-    separators: Literal["end", "between"] = "end",
+    separators: str = "end",
     batch_tokens: int = 4096,
     progress: str | None = None,
 ) -> Iterator[tuple[int, HeadOutputs]]:
@@ -354,9 +353,8 @@ def _tokenize(model: Model, text: Text, max_tokens: int | None, separators: str)
     sentence = [*[-1] * len(prefix), *(index for _, _, index in kept), *[-1] * len(suffix)]
     is_body = [index >= 0 for index in sentence]
     tokens = [
-        text.text[start:end].strip() or tokenizer.convert_ids_to_tokens(token_id)
-        if inside
-        else tokenizer.decode([token_id])
+        # a token of nothing but white space shows as an open box
+        text.text[start:end].strip() or "␣" if inside else tokenizer.decode([token_id])
         for token_id, (start, end), inside in zip(token_ids, offsets, is_body, strict=True)
     ]
     is_sep = [

@@ -5,7 +5,7 @@ import glob
 import hashlib
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -23,7 +23,7 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Corpus:
+class Corpus(Sequence):
     """A named, ordered collection of texts."""
 
     name: str
@@ -31,9 +31,6 @@ class Corpus:
 
     def __len__(self) -> int:
         return len(self.texts)
-
-    def __iter__(self) -> Iterator[Text]:
-        return iter(self.texts)
 
     def __getitem__(self, index: int) -> Text:
         return self.texts[index]
@@ -162,7 +159,7 @@ def _read(file: Path) -> Text:
     return as_text(text, source=str(file))
 
 
-def load_corpus(name: str, *, limit: int | None = None) -> Corpus:
+def load_corpus(name: str | Path, *, limit: int | None = None) -> Corpus:
     """Load a corpus by name or from files.
 
     Parameters

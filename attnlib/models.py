@@ -182,7 +182,14 @@ def load_model(
     torch_device, torch_dtype = _device(device), _dtype(dtype)
     published = PUBLISHED.get(name)
     folder, origin = _locate(name, published)
-    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"{folder} holds no model and tokenizer that can be read ({str(error).splitlines()[0]}): give a folder with "
+            "config.json, tokenizer.json and model.safetensors, as save_pretrained writes them."
+        ) from error
     if config.model_type not in FAMILIES:
         raise ValueError(
             f"Model {name!r} is of family {config.model_type!r}, whose head outputs cannot be located: no output "
@@ -217,7 +224,6 @@ def load_model(
                     f"The weights of model {name!r} lack {len(missing)} tensors, {missing[0]} first: they belong to "
                     f"another architecture than {config.model_type}; give a folder whose config and weights match."
                 )
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     if not tokenizer.is_fast:
         raise ValueError(
             f"The tokenizer of model {name!r} gives no character offsets: save a fast one in its folder."

@@ -6,19 +6,19 @@ of body tokens (``z[..., out.is_body, :]``) unless separators are what you want 
 """
 
 import math
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-Metric = Literal["dot", "cosine", "centred"]
+METRICS = ("dot", "cosine", "centred")
 
 
 def similarity(
     z: Float[Tensor, "*batch token d_head"],
-    metric: Metric = "dot",
+    metric: str = "dot",
     mean: Float[Tensor, "*mean d_head"] | None = None,
 ) -> Float[Tensor, "*batch token token"]:
     """Context similarity matrix of head output vectors, per layer and head.
@@ -40,8 +40,8 @@ def similarity(
     tensor([[ 1.,  3.],
             [ 3., 25.]])
     """
-    if metric not in ("dot", "cosine", "centred"):
-        raise ValueError(f"metric={metric!r} is unknown: choose 'dot', 'cosine' or 'centred'.")
+    if metric not in METRICS:
+        raise ValueError(f"metric={metric!r} is unknown: choose one of {', '.join(METRICS)}.")
     if (metric == "centred") != (mean is not None):
         raise ValueError(
             f"metric={metric!r} with mean={'None' if mean is None else 'given'}: 'centred' needs mean=, the head's "

@@ -1,0 +1,220 @@
+"""Similarity mathematics against hand-computed values and slow, obvious code."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from sklearn.metrics import roc_auc_score
+
+from attnlib import (
+    decompose,
+    head_outputs,
+    pair_auroc,
+    relative_distance,
+    repetition_auroc,
+    same_sentence_lift,
+    similarity,
+    top_pairs,
+)
+from attnlib.similarity import METRICS, _sorted
+
+numbers = st.floats(-8, 8, width=32)
+vectors = arrays.arrays(
+    np.float32,
+    arrays.array_shapes(min_dims=2, max_dims=3, min_side=1, max_side=7),
+    elements=numbers,
+)
+# few different values, so that ties are common
+squares = st.integers(1, 9).flatmap(
+    lambda n: arrays.arrays(np.float32, (n, n), elements=st.sampled_from([0, 1, 2]))
+)
+
+
+# --- similarity ---------------------------------------------------------------------------------
+
+
+def test_similarity_by_hand():
+    z = torch.tensor([[3.0, 4.0], [6.0, 8.0], [4.0, -3.0], [0.0, 0.0]])
+    assert similarity(z)[0].tolist() == [25, 50, 0, 0]
+    assert torch.allclose(similarity(z, "cosine")[0], torch.tensor([1.0, 1.0, 0.0, 0.0]))
+    centred = similarity(
+        z, "centred", mean=torch.tensor([3.0, 0.0])
+    )  # (0, 4), (3, 8), (1, -3), (-3, 0)
+    assert torch.allclose(centred[0, 2], torch.tensor(-12 / (4 * 10**0.5)))
+
+
+@given(vectors)
+def test_similarity_is_symmetric(z):
+    z = torch.from_numpy(z)
+    for metric in METRICS:
+        S = similarity(z, metric, z.mean(-2) if metric == "centred" else None)
+        assert S.shape == (*z.shape[:-1], z.shape[-2])
+        assert torch.allclose(S, S.mT, atol=1e-4)
+
+
+@given(vectors, st.floats(0.125, 8))
+def test_cosine_does_not_change_with_scale(z, scale):
+    z = torch.from_numpy(np.where(abs(z) < 1e-2, 0, z))
+    assert torch.allclose(similarity(z, "cosine"), similarity(scale * z, "cosine"), atol=1e-5)
+
+
+def test_similarity_accumulates_in_float32():
+    z = torch.full((2, 4096), 0.1).to(
+        torch.float16
+    )  # the sum of squares overflows the precision of float16
+    assert similarity(z).dtype == torch.float32
+    assert torch.allclose(similarity(z), torch.tensor(4096 * z[0, 0].item() ** 2), rtol=1e-5)
+
+
+def test_bad_calls_of_similarity_are_refused():
+    z = torch.ones(2, 3)
+    with pytest.raises(
+        ValueError, match="metric='euclid' is unknown: choose one of dot, cosine, centred"
+    ):
+        similarity(z, "euclid")
+    with pytest.raises(ValueError, match="'centred' needs mean="):
+        similarity(z, "centred")
+    with pytest.raises(ValueError, match="the other metrics take none"):
+        similarity(z, "dot", mean=z[0])
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        similarity(torch.tensor([[1.0, torch.nan]]))
+
+
+# --- top pairs ----------------------------------------------------------------------------------
+
+
+@given(squares, st.sampled_from([0.001, 0.05, 0.3, 0.5, 1.0]), st.data())
+def test_top_pairs_against_a_sort_of_all_pairs(S, share, data):
+    n = len(S)
+    mask = np.array(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)), dtype=bool)
+    for kept in (None, mask):
+        tokens = range(n) if kept is None else np.flatnonzero(kept)
+        pairs = sorted(
+            itertools.combinations(tokens, 2), key=lambda pair: -S[pair]
+        )  # stable: ties in pair order
+        n_top = max(1, int(share * len(pairs) + 0.5)) if pairs else 0
+        found = top_pairs(
+            torch.from_numpy(S), share, None if kept is None else torch.from_numpy(kept)
+        )
+        assert [tuple(pair) for pair in found.tolist()] == [
+            tuple(map(int, pair)) for pair in pairs[:n_top]
+        ]
+
+
+def test_top_pairs_of_many_heads_are_those_of_each():
+    S = torch.randn(2, 3, 9, 9, generator=torch.Generator().manual_seed(0))
+    together = top_pairs(S, 0.2)
+    assert together.shape == (2, 3, 7, 2)
+    assert all(
+        torch.equal(together[i, j], top_pairs(S[i, j], 0.2)) for i in range(2) for j in range(3)
+    )
+
+
+@pytest.mark.parametrize("share", [0.0, -0.1, 1.01])
+def test_an_impossible_share_is_refused(share):
+    with pytest.raises(ValueError, match=rf"share={share} must be above 0 and at most 1"):
+        top_pairs(torch.eye(3), share)
+
+
+# --- distance and sentences ---------------------------------------------------------------------
+
+
+def test_relative_distance_by_hand():
+    pairs = torch.tensor([[[0, 1], [0, 3]], [[0, 4], [4, 0]]])
+    assert relative_distance(pairs, 5).tolist() == [1.0, 2.0]  # chance is 2 tokens
+    assert relative_distance(torch.zeros(2, 0, 2, dtype=torch.long), 1).isnan().all()
+
+
+@pytest.mark.parametrize("n", [2, 5, 40])
+def test_all_pairs_together_are_at_chance(n):
+    every = top_pairs(torch.rand(n, n, generator=torch.Generator().manual_seed(n)), share=1.0)
+    assert torch.allclose(relative_distance(every, n), torch.tensor(1.0))
+    if n > 2:
+        assert torch.allclose(same_sentence_lift(every, torch.arange(n) // 2), torch.tensor(1.0))
+
+
+def test_same_sentence_lift_by_hand():
+    sentence = torch.tensor([-1, 0, 0, 0, 1, 1, -1])  # 3 + 1 of 10 pairs lie inside a sentence
+    pairs = torch.tensor([[1, 2], [1, 4]])
+    assert torch.allclose(same_sentence_lift(pairs, sentence), torch.tensor(0.5 / 0.4))
+    assert same_sentence_lift(
+        torch.tensor([[0, 1]]), torch.tensor([0, 1])
+    ).isnan()  # no two tokens share one
+    with pytest.raises(ValueError, match="outside all sentences"):
+        same_sentence_lift(torch.tensor([[0, 1]]), sentence)
+
+
+# --- AUROC --------------------------------------------------------------------------------------
+
+
+@given(squares, st.data())
+def test_auroc_against_scikit_learn(S, data):
+    n = len(S)
+    ids = np.array(data.draw(st.lists(st.integers(0, 3), min_size=n, max_size=n)))
+    i, j = np.triu_indices(n, 1)
+    same = ids[i] == ids[j]
+    ours = repetition_auroc(torch.from_numpy(S), torch.from_numpy(ids))
+    if same.all() or not same.any():
+        assert ours.isnan()
+    else:
+        assert abs(float(ours) - roc_auc_score(same, S[i, j])) < 1e-5
+
+
+def test_auroc_by_hand_with_a_mask_and_many_heads():
+    S = torch.tensor([[0.0, 3.0, 1.0, 9.0], [0, 0, 2.0, 9.0], [0, 0, 0, 9.0], [0, 0, 0, 0]])
+    positive = torch.zeros(4, 4, dtype=torch.bool)
+    positive[1, 2] = True  # its value, 2, beats one of the two others among the first three tokens
+    mask = torch.tensor([True, True, True, False])
+    assert pair_auroc(torch.stack([S, -S]), positive, mask).tolist() == [0.5, 0.5]
+    assert pair_auroc(S, positive).item() == pytest.approx(0.2)
+
+
+def test_sorting_gives_the_same_without_numpy():
+    values = torch.randn(3, 50)
+    other = torch.empty(3, 50, device="meta")  # any device but the CPU takes the other way
+    assert torch.equal(_sorted(values), values.sort(-1).values)
+    assert _sorted(other).shape == (3, 50)
+
+
+# --- decomposition ------------------------------------------------------------------------------
+
+
+def slow_decomposition(A, V, is_separator):
+    """The same five sums, term by term."""
+    n_queries, n_keys = A.shape
+    parts = torch.zeros(5, n_queries, n_queries, dtype=torch.double)
+    queries, keys = range(n_queries), range(n_keys)
+    for i, j, first, second in itertools.product(queries, queries, keys, keys):
+        if is_separator[first] != is_separator[second]:
+            part = 2
+        else:
+            part = (0 if is_separator[first] else 3) + int(first != second)
+        product = float(V[first].double() @ V[second].double())
+        parts[part, i, j] += float(A[i, first]) * float(A[j, second]) * product
+    return parts
+
+
+@given(st.integers(1, 4), st.integers(1, 5), st.integers(0, 10_000))
+@settings(max_examples=25, deadline=None)
+def test_decomposition_against_a_sum_over_all_terms(n_queries, n_keys, seed):
+    generator = torch.Generator().manual_seed(seed)
+    A = torch.rand(n_queries, n_keys, generator=generator).softmax(-1)
+    V = torch.randn(n_keys, 3, generator=generator)
+    separators = torch.rand(n_keys, generator=generator) < 0.4
+    parts = decompose(A, V, separators)
+    assert torch.allclose(
+        torch.stack(parts).double(), slow_decomposition(A, V, separators), atol=1e-5
+    )
+
+
+def test_decomposition_sums_to_s_on_the_real_model(minilm, passages):
+    out = head_outputs(minilm, passages[0], what=("z", "attention", "v"))
+    S = similarity(out.z)
+    for separators in (None, out.is_sep, out.is_sep | out.is_sentence_end):
+        parts = decompose(out.attention, out.v, separators)
+        assert (sum(parts) - S).abs().max() <= 1e-4
+    assert decompose(out.attention, out.v).same_separator.abs().max() == 0
