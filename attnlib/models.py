@@ -187,8 +187,8 @@ def load_model(
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"{folder} holds no model and tokenizer that can be read ({str(error).splitlines()[0]}): give a folder with "
-            "config.json, tokenizer.json and model.safetensors, as save_pretrained writes them."
+            f"{folder} holds no model and tokenizer that can be read ({str(error).splitlines()[0]}): give a folder "
+            "with config.json, tokenizer.json and model.safetensors, as save_pretrained writes them."
         ) from error
     if config.model_type not in FAMILIES:
         raise ValueError(

@@ -55,14 +55,20 @@ def title(source: Path) -> str:
     )
 
 
+def parameter_cell(notebook: NotebookNode) -> str:
+    """The code of the cell that papermill's parameters replace."""
+    return next(
+        cell.source for cell in notebook.cells if "parameters" in cell.metadata.get("tags", [])
+    )
+
+
 def execute(source: Path, target: Path, parameters: dict) -> NotebookNode:
     """Execute a notebook with papermill, after checking that it has every parameter that it is given.
 
     Raises ValueError for a parameter the notebook does not have: papermill itself would only warn.
     """
     notebook = read(source)
-    cell = next(cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", []))
-    known = set(re.findall(r"^([A-Z_]+) *=", cell.source, re.M))
+    known = set(re.findall(r"^([A-Z_]+) *=", parameter_cell(notebook), re.M))
     if unknown := set(parameters) - known:
         raise ValueError(
             f"{source.name} has no parameter {', '.join(sorted(unknown))}: it has {', '.join(sorted(known))}."
