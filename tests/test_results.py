@@ -57,9 +57,8 @@ def test_how_a_main_number_reads():
 
 def test_how_a_summary_reads(saved):
     text = summary(load_results(saved))
-    assert text.startswith(
-        "Heads differ.\n\n**AUROC 0.988 [0.981, 0.993]: supported.** Model `minilm` (6 layers × 12 heads"
-    )
+    assert text.startswith("Heads differ.\n\n**AUROC 0.988 [0.981, 0.993]: supported.** Model")
+    assert "`minilm` (6 layers × 12 heads, fine-tuned for sentence embeddings)" in text
     assert "corpus `passages`, 24 texts of at most 64 tokens · about 2 min" in text
     assert "make render" in summary(None)
 
