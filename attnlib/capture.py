@@ -24,10 +24,10 @@ CLOSING = frozenset("\"'”’)]»")
 
 
 class Captured:
-    """What one forward pass left behind: ``captured["z"]`` stacks the layers asked for.
+    """What one forward pass left behind, as attributes ``z``, ``attention``, ``q``, ``k``, ``v``.
 
     z, q, k, v: (batch, layer, head, token, d_head); attention: (batch, layer, head, query, key), rows sum to 1.
-    A second forward inside the same ``with`` replaces what the first one left.
+    Reading one stacks the layers asked for.  A second forward inside the same ``with`` replaces what the first left.
     """
 
     def __init__(self, what: Sequence[str], layers: Sequence[int], n_heads: int):
@@ -38,11 +38,13 @@ class Captured:
     def keep(self, quantity: str, layer: int, raw: Tensor) -> None:
         self._raw[quantity][layer] = raw
 
-    def __getitem__(self, quantity: str) -> Tensor:
-        raw = self._raw[quantity]
-        if len(raw) < len(self.layers):
-            raise RuntimeError(
-                f"No {quantity} was captured: run the model's forward pass inside the 'with' first."
+    def __getattr__(self, quantity: str) -> Tensor:
+        if quantity not in QUANTITIES:
+            raise AttributeError(f"Captured has no {quantity!r}, only {', '.join(QUANTITIES)}.")
+        raw = self._raw.get(quantity, {})
+        if len(raw) < len(set(self.layers)):
+            raise AttributeError(
+                f"No {quantity} was captured: name it in what=, and run the model's forward pass inside the 'with'."
             )
         tensors = [raw[layer] for layer in self.layers]
         if quantity != "attention":  # (batch, token, head * d_head) -> (batch, head, token, d_head)
@@ -83,7 +85,7 @@ def capture(
     >>> model = load_model("minilm", device="cpu")
     >>> with capture(model, layers=[0]) as captured:
     ...     _ = model.net(**model.tokenizer("Hello", return_tensors="pt"))
-    >>> captured["z"].shape  # batch, layer, head, token, d_head
+    >>> captured.z.shape  # batch, layer, head, token, d_head
     torch.Size([1, 1, 12, 3, 32])
     """
     what = (what,) if isinstance(what, str) else tuple(what)
@@ -276,7 +278,8 @@ def _run(
     with capture(model, layers=layers, what=what) as captured:
         model.net(input_ids=token_ids.to(model.device), attention_mask=attended.to(model.device))
     stacked = {
-        quantity: captured[quantity] for quantity in ((what,) if isinstance(what, str) else what)
+        quantity: getattr(captured, quantity)
+        for quantity in ((what,) if isinstance(what, str) else what)
     }
     outputs = []
     for row, item in enumerate(inputs):

@@ -370,11 +370,8 @@ def _from_hub(name: str, published: Published | None) -> tuple[Path, dict]:
         thread.start()
         thread.join(HUB_PATIENCE_S)
     reply = answer[0] if answer else None
-    if isinstance(reply, HFValidationError):
-        raise ValueError(
-            f"Model {name!r} is unknown: no folder of that name, and not a possible hub id. {remedy}"
-        )
-    if isinstance(reply, HfHubHTTPError) and reply.response.status_code in (401, 403, 404):
+    refused = isinstance(reply, HfHubHTTPError) and reply.response.status_code in (401, 403, 404)
+    if refused or isinstance(reply, HFValidationError):
         raise ValueError(
             f"Model {name!r} is unknown: no such folder, and the hub shows no public {hub_id}. {remedy}"
         )

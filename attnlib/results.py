@@ -1,6 +1,7 @@
 """Write and read the numbers of a notebook, together with everything needed to get them again."""
 
 import json
+import math
 import platform
 from datetime import UTC, datetime
 from importlib import metadata
@@ -47,7 +48,7 @@ def save_results(
     seconds : how long the notebook ran
     main : its main number: "label", "value", "interval" (lower, upper, 95 %; or None), "verdict"
     finding : one to three sentences with the numbers in them, shown at the top of the notebook
-    values : every other number; plain Python types
+    values : every other number; plain Python types, NaN for what does not exist
 
     The model's and the corpus's provenance, package versions and the time are added.
     """
@@ -71,10 +72,18 @@ def save_results(
     }
     path = Path(out) / model.name / f"{notebook}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(
-        json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8"
-    )
+    text = json.dumps(_plain(results), indent=1, ensure_ascii=False, allow_nan=False)
+    path.write_text(text + "\n", encoding="utf-8")
     return path
+
+
+def _plain(value):
+    """Without numbers that JSON does not know: one that is not finite does not exist, and becomes null."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def save_figure(figure: Figure, out: str | Path, model: Model, name: str) -> Path:
@@ -102,13 +111,12 @@ def main_number(results: dict) -> str:
     'AUROC 0.982 [0.97, 0.99]'
     """
     main = results["main"]
-    value = main["value"] if isinstance(main["value"], str) else f"{main['value']:.3g}"
-    interval = (
-        ""
-        if main["interval"] is None
-        else " [" + ", ".join(f"{end:.3g}" for end in main["interval"]) + "]"
-    )
-    return f"{main['label']} {value}{interval}"
+
+    def text(value) -> str:
+        return "n/a" if value is None else value if isinstance(value, str) else f"{value:.3g}"
+
+    interval = "" if main["interval"] is None else f" [{', '.join(map(text, main['interval']))}]"
+    return f"{main['label']} {text(main['value'])}{interval}"
 
 
 def summary(results: dict | None) -> str:

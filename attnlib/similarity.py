@@ -200,7 +200,9 @@ def _sorted(values: Tensor) -> Tensor:
 
 
 def repetition_auroc(
-    S: Float[Tensor, "*batch token token"], token_ids: Int[Tensor, " token"]
+    S: Float[Tensor, "*batch token token"],
+    token_ids: Int[Tensor, " token"],
+    mask: Bool[Tensor, " token"] | None = None,
 ) -> Float[Tensor, "*batch"]:
     """Repetition score of a head: ``pair_auroc`` for pairs of the same token type against all other pairs.
 
@@ -208,13 +210,14 @@ def repetition_auroc(
     ----------
     S : (..., token, token)
     token_ids : (token,), the vocabulary index of each token
+    mask : (token,), True for the tokens that take part; None for all
 
     Returns (...,): 0 to 1, 0.5 is chance; NaN for a text in which no token, or only one, is repeated throughout.
 
     >>> repetition_auroc(torch.tensor([[1.0, 0.2, 0.9], [0.2, 1.0, 0.1], [0.9, 0.1, 1.0]]), torch.tensor([7, 4, 7]))
     tensor(1.)
     """
-    return pair_auroc(S, token_ids[:, None] == token_ids[None, :])
+    return pair_auroc(S, token_ids[:, None] == token_ids[None, :], mask)
 
 
 class Decomposition(NamedTuple):

@@ -121,7 +121,7 @@ with torch.inference_mode():
     with capture(model, what=("z", "v")) as captured:
         during = model.net(**inputs).last_hidden_state
 
-print("z:", tuple(captured["z"].shape), "batch, layer, head, token, d_head")
+print("z:", tuple(captured.z.shape), "batch, layer, head, token, d_head")
 print("read from:", model.family.output.format(i="0 ... " + str(model.n_layers - 1)))
 print("the model's own output is unchanged:", torch.equal(before, during))
 

@@ -295,7 +295,7 @@ for out in tqdm(head_outputs(model, corpus, max_tokens=max_tokens, layers=[0]), 
         mixed[body] = out.token_ids[body][torch.randperm(n, generator=rng).to(mixed.device)]
         with capture(model) as captured:
             model.net(input_ids=mixed[None])
-        z = captured["z"][0][:, :, body]  # (layer, head, token, d_head)
+        z = captured.z[0][:, :, body]  # (layer, head, token, d_head)
         shuffled.append(pair_scores(similarity(z, "cosine"), mixed[body]).cpu())
 at_input = torch.stack(at_input).numpy()[..., 0]  # (text, 2)
 shuffled = torch.stack(shuffled).numpy()  # (text, 2, layer, head)

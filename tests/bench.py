@@ -12,19 +12,33 @@ import torch
 
 from attnlib import capture, load_corpus, load_model
 
-BATCH, TOKENS, REPEATS, WARM_UP = 16, 256, 5, 2
+BATCH, TOKENS = 16, 256
+REPEATS, WARM_UP, CALLS = 5, 1, 4
 
 
 def seconds(function, device: torch.device) -> float:
-    """Wall-clock time of one call, the device's queue emptied before and after."""
+    """Wall-clock time of one call, from a few in a row, the device's queue emptied before and after."""
     wait = {"cuda": torch.cuda.synchronize, "mps": torch.mps.synchronize}.get(
         device.type, lambda: None
     )
     wait()
     start = time.perf_counter()
-    function()
+    for _ in range(CALLS):
+        function()
     wait()
-    return time.perf_counter() - start
+    return (time.perf_counter() - start) / CALLS
+
+
+def side_by_side(variants: dict, device: torch.device) -> dict[str, list[float]]:
+    """Seconds of each variant, taken in turn, so that a slow moment of the machine hits all of them."""
+    times: dict[str, list[float]] = {name: [] for name in variants}
+    for repeat in range(WARM_UP + REPEATS):
+        first = repeat % len(variants)  # each has each place in the row
+        for name in [*variants][first:] + [*variants][:first]:
+            elapsed = seconds(variants[name], device)
+            if repeat >= WARM_UP:
+                times[name].append(elapsed)
+    return times
 
 
 def main() -> None:
@@ -48,34 +62,28 @@ def main() -> None:
         def run():
             with torch.inference_mode(), capture(model, what=what) as found:
                 model.net(**inputs)
-            return [found[quantity] for quantity in what] if stacked else found
+            return [getattr(found, quantity) for quantity in what] if stacked else found
 
         return run
 
-    variants = {
-        "plain forward": plain,
-        "z captured": captured("z"),
-        "z captured and stacked": captured("z", stacked=True),
-    }
-    times: dict[str, list[float]] = {name: [] for name in variants}
-    for repeat in range(WARM_UP + REPEATS):
-        # side by side, so that a slow moment of the machine hits all of them, and each has each place in the row
-        names = list(variants)[repeat % len(variants) :] + list(variants)[: repeat % len(variants)]
-        for name in names:
-            elapsed = seconds(variants[name], model.device)
-            if repeat >= WARM_UP:
-                times[name].append(elapsed)
     print(
-        f"{model.name} on {model.device.type}, {model.net.dtype}, batch {BATCH} x {TOKENS} tokens, median of {REPEATS}"
+        f"{model.name} on {model.device.type}, {model.net.dtype}, {BATCH} x {TOKENS} tokens, median of {REPEATS}"
     )
-    for name, measured in times.items():
-        median = statistics.median(measured)
-        ratio = statistics.median(
-            own / plain for own, plain in zip(measured, times["plain forward"])
-        )
-        print(
-            f"{name:30} {median * 1000:8.0f} ms {BATCH * TOKENS / median:10.0f} tokens/s   ratio {ratio:.3f}"
-        )
+    light = {"z captured": captured("z"), "z captured and stacked": captured("z", stacked=True)}
+    heavy = {"z, attention and v captured": captured("z", "attention", "v")}
+    for variants in (
+        light,
+        heavy,
+    ):  # apart, as the second leaves the machine's memory in another state
+        times = side_by_side({"plain forward": plain, **variants}, model.device)
+        for name, measured in times.items():
+            median = statistics.median(measured)
+            ratio = statistics.median(
+                own / base for own, base in zip(measured, times["plain forward"])
+            )
+            print(
+                f"{name:28} {median * 1000:7.0f} ms {BATCH * TOKENS / median:8.0f} tokens/s   ratio {ratio:.3f}"
+            )
     if model.device.type == "cuda":
         print(f"peak GPU memory {torch.cuda.max_memory_allocated() / 2**20:.0f} MiB")
     print(

@@ -153,14 +153,10 @@ def test_capture_leaves_the_output_and_other_hooks_alone(minilm):
             with capture(minilm, layers=[-1, 0], what=("z", "q")) as captured:
                 hooked = minilm.net(**inputs).last_hidden_state
         assert torch.equal(plain, hooked)
-        assert (
-            captured["z"].shape
-            == captured["q"].shape
-            == (1, 2, 12, inputs["input_ids"].shape[1], 32)
-        )
+        assert captured.z.shape == captured.q.shape == (1, 2, 12, inputs["input_ids"].shape[1], 32)
         assert captured.layers == (5, 0)
         full = head_outputs(minilm, LENGTHS[1])
-        assert torch.allclose(captured["z"][0, 0], full.z[5], atol=1e-6)
+        assert torch.allclose(captured.z[0, 0], full.z[5], atol=1e-6)
         assert hooks_on(minilm.net) == before
         assert len(calls) == 3
     finally:
@@ -192,14 +188,15 @@ def test_a_second_forward_replaces_the_first(minilm):
     with torch.inference_mode(), capture(minilm, layers=[0]) as captured:
         for text in LENGTHS[:2]:
             minilm.net(**minilm.tokenizer(text, return_tensors="pt"))
-    assert torch.allclose(
-        captured["z"][0], head_outputs(minilm, LENGTHS[1], layers=[0]).z, atol=1e-6
-    )
+    assert torch.allclose(captured.z[0], head_outputs(minilm, LENGTHS[1], layers=[0]).z, atol=1e-6)
 
 
 def test_asking_for_what_was_not_captured_says_so():
-    with pytest.raises(RuntimeError, match="No z was captured"):
-        Captured(("z",), [0], 1)["z"]
+    empty = Captured(("z",), [0], 1)
+    with pytest.raises(AttributeError, match="No z was captured: name it in what="):
+        empty.z  # noqa: B018
+    with pytest.raises(AttributeError, match="Captured has no 'zz', only z, attention, q, k, v"):
+        empty.zz  # noqa: B018
 
 
 # --- tokens -------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ def saved(minilm, passages, tmp_path):
         seconds=93.21,
         main=MAIN,
         finding="Heads differ.",
-        values={"n": 3},
+        values={"n": 3, "missing": [float("nan"), 1.0]},
     )
 
 
@@ -38,7 +38,11 @@ def test_results_carry_their_provenance(saved, tmp_path, minilm, passages):
     )
     assert results["corpus"] == passages.provenance
     assert results["versions"] == versions()
-    assert (results["main"], results["values"], results["seconds"]) == (MAIN, {"n": 3}, 93.2)
+    assert (results["main"], results["values"], results["seconds"]) == (
+        MAIN,
+        {"n": 3, "missing": [None, 1.0]},
+        93.2,
+    )
     assert json.loads(saved.read_text("utf-8"))["settings"] == {"MAX_TOKENS": 64}
 
 
@@ -53,6 +57,10 @@ def test_a_main_number_needs_all_its_parts(minilm, passages, tmp_path):
 def test_how_a_main_number_reads():
     assert main_number({"main": MAIN}) == "AUROC 0.988 [0.981, 0.993]"
     assert main_number({"main": MAIN | {"interval": None, "value": "0.0e+00"}}) == "AUROC 0.0e+00"
+    assert (
+        main_number({"main": MAIN | {"interval": [None, None], "value": None}})
+        == "AUROC n/a [n/a, n/a]"
+    )
 
 
 def test_how_a_summary_reads(saved):
