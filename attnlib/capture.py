@@ -20,6 +20,7 @@ from attnlib.models import Model, submodule
 
 QUANTITIES = ("z", "attention", "q", "k", "v")
 SENTENCE_END = frozenset(".!?…。！？")
+BLANK = "␣"  # how a token of nothing but white space is shown
 CLOSING = frozenset("\"'”’)]»")
 
 
@@ -356,8 +357,7 @@ def _tokenize(model: Model, text: Text, max_tokens: int | None, separators: str)
     sentence = [*[-1] * len(prefix), *(index for _, _, index in kept), *[-1] * len(suffix)]
     is_body = [index >= 0 for index in sentence]
     tokens = [
-        # a token of nothing but white space shows as an open box
-        text.text[start:end].strip() or "␣" if inside else tokenizer.decode([token_id])
+        text.text[start:end].strip() or BLANK if inside else tokenizer.decode([token_id])
         for token_id, (start, end), inside in zip(token_ids, offsets, is_body, strict=True)
     ]
     is_sep = [
@@ -384,11 +384,11 @@ def _sentence_ends(tokens: list[str], sentence: list[int]) -> list[bool]:
     ends = [False] * len(tokens)
     open_sentence = None  # the sentence whose last word has been seen, reading backwards
     for position in range(len(tokens) - 1, -1, -1):
-        characters = set(tokens[position])
         if sentence[position] < 0 or sentence[position] == open_sentence:
             continue
-        if characters <= SENTENCE_END:
-            ends[position] = True
-        elif not characters <= CLOSING:
+        characters = set(tokens[position]) - {BLANK}
+        if characters <= SENTENCE_END | CLOSING:
+            ends[position] = bool(characters & SENTENCE_END)
+        else:
             open_sentence = sentence[position]
     return ends

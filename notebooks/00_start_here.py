@@ -144,7 +144,7 @@ results_path = save_results(
     settings=settings,
     seconds=time.perf_counter() - start,
     main={
-        "label": "heads captured",
+        "label": "Heads captured",
         "value": str(model.n_layers * model.n_heads),
         "interval": None,
         "verdict": "ready" if bool(torch.isfinite(S).all()) else "failed",

@@ -413,7 +413,7 @@ results_path = save_results(
     settings=settings,
     seconds=time.perf_counter() - start,
     main={
-        "label": "largest |A V - z|",
+        "label": "Largest difference between A V and z",
         "value": f"{worst.max():.1e}",
         "interval": None,
         "verdict": "holds" if holds else "fails",

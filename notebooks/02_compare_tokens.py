@@ -410,8 +410,8 @@ Markdown(
     f"**Repetition: {rep['verdict']}.** The best head ({name_of['repetition']}) recognises repeated words with "
     f"{rep['estimate']:.3f}. But the vectors that enter the model, before any head, reach {rep['levels']['input']:.3f}. "
     + (
-        "A head that merely passes on what it gets scores as high; to call it a repetition detector it would have to do "
-        "better than its input, or keep the score where the input has been mixed with context.\n\n"
+        "Heads cannot be said to *detect* what they are handed: most of them lose some of it, and by the rule above none "
+        "adds to it.\n\n"
         if rep["verdict"] != "supported"
         else "The head does better than what it was given.\n\n"
     )
@@ -496,7 +496,7 @@ for ax, kind in zip(axes[1], ("repetition", "neighbours")):
         cases[kind]["layer"] + 1,
         cases[kind]["head"] + 1,
         ax=ax,
-        title=f"{name_of[kind]}: its most similar pairs outlined",
+        title=f"{name_of[kind]}: top pairs outlined",
     )
 head_map(
     short.attention[sep["layer"], sep["head"]][short_body],
@@ -574,10 +574,11 @@ share_in_head = interval(part_sep[:, 0] / part_sep[:, :5].sum(1))
 through_in_head = interval(part_sep[:, :3].sum(1) / part_sep[:, :5].sum(1))
 first_attention, first_share = found["first"].mean((0, 2)), shares[5] - shares[0]
 Markdown(
-    f"**Little of it.** Two tokens reading the same separator make up at most {shares[0].max():.1%} of the similarity of "
-    f"high pairs in any layer (layer {top_layer + 1}); in the separator head itself ({name_of['separators']}) it is "
-    f"{share_in_head[0]:.1%} [{share_in_head[1]:.1%}, {share_in_head[2]:.1%}], and everything that passes through a "
-    f"separator at all, on one side or both, is {through_in_head[0]:.1%} [{through_in_head[1]:.1%}, {through_in_head[2]:.1%}]. "
+    f"Two tokens reading **the same separator** make up at most {shares[0].max():.1%} of the similarity of high pairs in any "
+    f"layer (layer {top_layer + 1}). In the separator head itself ({name_of['separators']}) it is {share_in_head[0]:.1%} "
+    f"[{share_in_head[1]:.1%}, {share_in_head[2]:.1%}]; but all that passes **through a separator at all**, on one side or both, "
+    f"is {through_in_head[0]:.1%} [{through_in_head[1]:.1%}, {through_in_head[2]:.1%}] there: its high pairs are tokens that read "
+    "separators, mostly different ones whose value vectors are alike.\n\n"
     f"Special tokens that separate nothing, such as the one at the start, get up to {first_attention.max():.0%} of the "
     f"attention (layer {int(first_attention.argmax()) + 1}) and still add at most {abs(first_share).max():.1%} of S through being "
     "read by both: attention to a token whose value vector is short leaves next to nothing in z."
@@ -630,7 +631,7 @@ Markdown(
 # ## Move through the heads
 #
 # Three questions before you touch the sliders. Which heads show a band along the diagonal, and in which layers? Is there
-# a head in which the two *bank* are alike, and is it the one that scores best on repetition? Where does *dot* outline
+# a head in which the two *Sun* are alike, and is it the one that scores best on repetition? Where does *dot* outline
 # other pairs than *cosine*? (Without a kernel the sliders show nothing. The maps below are one of their positions.)
 
 # %%
@@ -666,14 +667,12 @@ figure.tight_layout()
 # %% [markdown]
 # ## Exercises
 #
-# **1.** In the neighbour head, how similar (cosine) are the two tokens *bank* in the opening sentences, or, if your
-# passage has none, tokens 3 and 4? First guess, then put the number into `answer`.
+# **1.** In the neighbour head, how similar (cosine) are the two tokens *Sun* in the opening sentences? First guess, then put the number into `answer`.
 
 # %%
 answer = None
 
-places = [place for place, word in enumerate(words) if word == "bank"]
-i, j = places[:2] if len(places) > 1 else (2, 3)
+i, j = (place for place, word in enumerate(words) if word == "Sun")
 if answer is None:
     print("not yet")
 else:
@@ -710,7 +709,7 @@ results_path = save_results(
     settings=settings,
     seconds=time.perf_counter() - start,
     main={
-        "label": "neighbour AUROC of the best head",
+        "label": "Neighbour AUROC of the best head",
         "value": round(nei["estimate"], 4),
         "interval": [round(nei["low"], 4), round(nei["high"], 4)],
         "verdict": nei["verdict"],
@@ -721,7 +720,7 @@ results_path = save_results(
         f"{nei['levels']['untrained']:.3f}. On shuffled text that head still has {nei['shuffled'][0]:.3f}: it goes "
         f"{'by place' if by_place else 'by the words'}. Repeated words are told apart with {rep['estimate']:.3f} by the best head "
         f"({name_of['repetition']}), but with {rep['levels']['input']:.3f} by the input alone: that heads *detect* repetitions is "
-        f"{rep['verdict']}. Two tokens reading the same separator explain at most {shares[0].max():.1%} of the similarity in any layer."
+        f"{rep['verdict']}. Two tokens reading the same separator make up at most {shares[0].max():.1%} of the similarity of high pairs in any layer."
     ),
     values={
         "cases": {

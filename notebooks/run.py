@@ -15,11 +15,12 @@ from pathlib import Path
 import jupytext
 import nbformat
 import papermill
+from nbclient import NotebookClient
 from nbformat import NotebookNode
 from papermill.exceptions import PapermillExecutionError
 
 from attnlib.models import short_name
-from attnlib.results import load_results, main_number, summary
+from attnlib.results import load_results, main_number
 
 NOTEBOOKS = Path(__file__).resolve().parent
 REPOSITORY = NOTEBOOKS.parent
@@ -116,8 +117,18 @@ def rendered(executed: NotebookNode, source: Path) -> NotebookNode:
 def _only_live(output: NotebookNode) -> bool:
     """Progress bars and widgets mean nothing without a kernel; each widget has a static twin in the next cell."""
     if output.output_type == "stream":
-        return output.name == "stderr" and bool(PROGRESS_BAR.search(output.text))
+        progress = PROGRESS_BAR.search(output.text) or not output.text.strip()
+        return output.name == "stderr" and bool(progress)
     return "application/vnd.jupyter.widget-view+json" in output.get("data", {})
+
+
+def outputs_of(cell: NotebookNode) -> list[NotebookNode]:
+    """What a cell that needs no other cell shows now."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell.source, id=cell.id)])
+    NotebookClient(
+        notebook, kernel_name="python3", resources={"metadata": {"path": NOTEBOOKS}}
+    ).execute()
+    return notebook.cells[0].outputs
 
 
 def publish(source: Path, executed: NotebookNode, folder: Path) -> None:
@@ -127,7 +138,11 @@ def publish(source: Path, executed: NotebookNode, folder: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(results, target)
     if folder.name == PUBLISHED_MODEL:
-        nbformat.write(rendered(executed, source), source.with_suffix(".ipynb"))
+        notebook = rendered(executed, source)
+        # the page opens with its published results, which are new only now
+        opening = next(cell for cell in notebook.cells if cell.cell_type == "code")
+        opening.outputs = outputs_of(opening)
+        nbformat.write(notebook, source.with_suffix(".ipynb"))
         for figure in sorted((folder / "figures").glob(f"{source.stem}*.png")):
             (NOTEBOOKS / "figures").mkdir(exist_ok=True)
             shutil.copyfile(figure, NOTEBOOKS / "figures" / figure.name)
@@ -136,34 +151,19 @@ def publish(source: Path, executed: NotebookNode, folder: Path) -> None:
 def run_one(source: Path, folder: Path, parameters: dict, render: bool) -> dict:
     """Execute one notebook; returns its row of the closing table."""
     start = time.perf_counter()
-    shown = NOTEBOOKS / "results" / PUBLISHED_MODEL / f"{source.stem}.json"
-    row = {
-        "notebook": source.stem,
-        "where": str((folder / f"{source.stem}.ipynb").relative_to(REPOSITORY)),
-    }
+    target = folder / f"{source.stem}.ipynb"
+    row = {"notebook": source.stem, "where": str(target.relative_to(REPOSITORY))}
     try:
-        executed = execute(source, folder / f"{source.stem}.ipynb", parameters)
+        executed = execute(source, target, parameters)
         if render:
-            before = load_results(shown)
             publish(source, executed, folder)
-            # the page opens with its own published results: if they are new, it has to be made once more
-            if folder.name == PUBLISHED_MODEL and _shown_part(before) != _shown_part(
-                load_results(shown)
-            ):
-                publish(
-                    source, execute(source, folder / f"{source.stem}.ipynb", parameters), folder
-                )
         results = load_results(folder / f"{source.stem}.json")
         row |= {"main": main_number(results), "verdict": results["main"]["verdict"]}
     except PapermillExecutionError as error:
         print(f"\n{source.name} failed:\n{error.ename}: {error.evalue}\n", file=sys.stderr)
-        row |= {"main": f"{error.ename}: {textwrap.shorten(error.evalue, 60)}", "verdict": "failed"}
+        shown = f"{error.ename}: {textwrap.shorten(error.evalue, 60)}"
+        row |= {"main": shown, "verdict": "failed"}
     return row | {"seconds": time.perf_counter() - start}
-
-
-def _shown_part(results: dict | None) -> str | None:
-    """What a reader of the opening paragraph sees, but for the date."""
-    return results and summary(results | {"date": ""})
 
 
 def table(rows: list[dict]) -> str:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnlib import Text, capture, head_outputs, iter_head_outputs, load_corpus, load_model
-from attnlib.capture import Captured
+from attnlib.capture import Captured, _sentence_ends
 
 LENGTHS = ("Rain.", "Rain fell on the only bank in Sorley, and it fell all day.", "Two words.")
 
@@ -256,6 +256,12 @@ def test_sentences_and_their_ends(minilm):
     assert (
         ends[0] == 5
     )  # the full stop of "Dr." ends no sentence, nor does the question mark inside the second
+
+
+def test_a_sentence_ends_where_only_closing_marks_follow():
+    tokens = ["Why", "?", "he", "said", '."', "␣", "No", ".", ")", "a", "."]
+    sentence = [0] * 6 + [1] * 3 + [-1, 2]
+    assert _sentence_ends(tokens, sentence) == [place in (4, 7, 10) for place in range(11)]
 
 
 def test_a_separator_between_all_sentences(minilm):

@@ -220,7 +220,7 @@ def test_a_run_ends_with_a_table_and_leaves_the_work_tree_clean(tmp_path, monkey
     assert lines[-1].startswith("00_start_here") and lines[-1].endswith(
         "build/test/minilm/00_start_here.ipynb"
     )
-    assert "heads captured 72" in lines[-1] and "ready" in lines[-1]
+    assert "Heads captured 72" in lines[-1] and "ready" in lines[-1]
     after = subprocess.run(
         ["git", "status", "--porcelain"], capture_output=True, text=True, cwd=run.REPOSITORY
     ).stdout
