@@ -1,10 +1,10 @@
 """See how transformer heads pay attention: capture head output vectors and compare tokens by them."""
 
 from attnlib.capture import HeadOutputs, capture, head_outputs, iter_head_outputs
-from attnlib.corpus import Corpus, Text, load_corpus, split_sentences
+from attnlib.corpus import Corpus, Text, load_corpus
 from attnlib.models import Model, load_model
 from attnlib.plots import head_map, layer_head_grid, set_style, similarity_map
-from attnlib.results import load_results, main_number, save_figure, save_results, summary, versions
+from attnlib.results import load_results, save_figure, save_results, summary, versions
 from attnlib.similarity import (
     decompose,
     pair_auroc,
@@ -29,7 +29,6 @@ __all__ = [
     "load_corpus",
     "load_model",
     "load_results",
-    "main_number",
     "pair_auroc",
     "relative_distance",
     "repetition_auroc",
@@ -39,7 +38,6 @@ __all__ = [
     "set_style",
     "similarity",
     "similarity_map",
-    "split_sentences",
     "summary",
     "top_pairs",
     "versions",

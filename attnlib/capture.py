@@ -58,8 +58,11 @@ class Captured:
 def _layer_numbers(model: Model, layers: Iterable[int] | None) -> list[int]:
     if layers is None:
         return list(range(model.n_layers))
-    layers = list(layers)
-    if not layers or any(not -model.n_layers <= layer < model.n_layers for layer in layers):
+    layers = [layers] if isinstance(layers, int | str) else list(layers)
+    if not layers or any(
+        not isinstance(layer, int) or not -model.n_layers <= layer < model.n_layers
+        for layer in layers
+    ):
         raise ValueError(
             f"layers={layers}: {model.name} has layers 0 to {model.n_layers - 1} (counted from 0 in code); "
             "give some of them, or None for all."
@@ -195,7 +198,7 @@ def head_outputs(
     layers : counted from 0; None for all
     max_tokens : cut each text to this many tokens, special ones included; None for as many as the model can take,
         and then a warning says how much did not fit
-    separators : "end", the model's usual input; "between", one more separator token after every sentence
+    separators : "end", the model's usual input; "between", one more separator token between any two sentences
     batch_tokens : how many tokens, padding included, go through the model at a time
 
     A text gives the same vectors alone as in a batch, to rounding.  Raises ValueError for an empty text, an unknown

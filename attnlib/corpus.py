@@ -68,6 +68,10 @@ def as_text(text: str | Text, source: str = "given by the caller") -> Text:
     """
     if isinstance(text, str):
         text = Text(text, split_sentences(text), source)
+    if not isinstance(text, Text):
+        raise ValueError(
+            f"A text must be a string or a Text, not {type(text).__name__}: {text!r:.40}."
+        )
     if not text.text.strip():
         raise ValueError(
             f"The text ({text.source}) is empty or only white space: give at least one word."

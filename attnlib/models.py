@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from tempfile import SpooledTemporaryFile
+from tempfile import TemporaryFile
 
 import torch
 import transformers
+from safetensors import SafetensorError
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -180,6 +181,7 @@ def load_model(
     (6, 12, 32, 512)
     """
     torch_device, torch_dtype = _device(device), _dtype(dtype)
+    name = next((known for known, model in PUBLISHED.items() if model.hub_id == name), name)
     published = PUBLISHED.get(name)
     folder, origin = _locate(name, published)
     try:
@@ -196,8 +198,12 @@ def load_model(
             f"projection is known for it (looked among the families {', '.join(FAMILIES)})."
         )
     provenance = {
-        "name": name,
-        "id": published.hub_id if published else name,
+        "name": short_name(name),
+        "id": published.hub_id
+        if published
+        else name
+        if origin["source"] == "hub"
+        else short_name(name),
         **origin,
         "fine_tuned_for": published.fine_tuned_for if published else "not known",
         "untrained": untrained,
@@ -211,13 +217,19 @@ def load_model(
             net = net if torch_dtype == "auto" else net.to(torch_dtype)
         else:
             provenance |= _checked_weights(folder, name, published)
-            net, loading = AutoModel.from_pretrained(
-                folder,
-                dtype=torch_dtype,
-                use_safetensors=True,
-                trust_remote_code=False,
-                output_loading_info=True,
-            )
+            try:
+                net, loading = AutoModel.from_pretrained(
+                    folder,
+                    dtype=torch_dtype,
+                    use_safetensors=True,
+                    trust_remote_code=False,
+                    output_loading_info=True,
+                )
+            except (OSError, RuntimeError, SafetensorError) as error:
+                raise ValueError(
+                    f"The weights of model {name!r} cannot be read ({str(error).splitlines()[0]}): they are damaged "
+                    "or do not match config.json; copy or download the folder again."
+                ) from error
             missing = [key for key in loading["missing_keys"] if not key.startswith("pooler.")]
             if missing:
                 raise ValueError(
@@ -322,7 +334,7 @@ def _from_packages(name: str, published: Published) -> Path | None:
         return next(
             Path(file.locate()).parent for file in files[0] if file.name == "model.safetensors"
         )
-    with SpooledTemporaryFile() as joined:
+    with TemporaryFile() as joined:
         for number, part in enumerate(files, start=1):
             joined.write(
                 next(
@@ -385,11 +397,12 @@ def _from_hub(name: str, published: Published | None) -> tuple[Path, dict]:
             hub_id, revision=revision, allow_patterns=wanted, local_files_only=offline
         )
     except (LocalEntryNotFoundError, HFValidationError) as error:
-        reason = (
-            "HF_HUB_OFFLINE is set"
-            if constants.HF_HUB_OFFLINE
-            else f"no answer within {HUB_PATIENCE_S} s"
-        )
+        if constants.HF_HUB_OFFLINE:
+            reason = "HF_HUB_OFFLINE is set"
+        elif isinstance(reply, Exception):
+            reason = f"{type(reply).__name__}: {str(reply).splitlines()[0]}"
+        else:
+            reason = f"no answer within {HUB_PATIENCE_S} s"
         raise ValueError(
             f"Model {name!r} is not here: no known name with its package installed, no folder, not in the hub's "
             f"cache, and the hub cannot be reached ({reason}). {remedy}"

@@ -156,6 +156,11 @@ def _heatmap(
     """Tokens by tokens, with as many labels as can be read; how many were left out stands on the axis."""
     if isinstance(values, Tensor):
         values = values.float().cpu().numpy()
+    if tuple(values.shape) != (len(rows), len(columns)):
+        raise ValueError(
+            f"{len(rows)} and {len(columns)} token labels for a matrix of {values.shape[0]} x {values.shape[1]}: label "
+            "the tokens that are in it, for instance only those of out.is_body."
+        )
     if ax is None:
         side = min(11.0, max(4.0, 2.2 + 0.17 * len(columns)))
         _, ax = plt.subplots(figsize=(side + 0.8, side * max(0.4, len(rows) / len(columns))))

@@ -33,6 +33,7 @@ def save_results(
     model: Model,
     corpus: Corpus,
     settings: dict,
+    tokens: tuple[int, int],
     seconds: float,
     main: dict,
     finding: str,
@@ -45,6 +46,7 @@ def save_results(
     out : folder, made if it is missing
     notebook : its file name without ending, such as "02_compare_tokens"
     settings : the notebook's parameters, as they took effect
+    tokens : how many tokens of the texts were read, and how many were cut off
     seconds : how long the notebook ran
     main : its main number: "label", "value", "interval" (lower, upper, 95 %; or None), "verdict"
     finding : one to three sentences with the numbers in them, shown at the top of the notebook
@@ -65,7 +67,7 @@ def save_results(
         "settings": settings,
         "model": model.provenance
         | {"n_layers": model.n_layers, "n_heads": model.n_heads, "d_head": model.d_head},
-        "corpus": corpus.provenance,
+        "corpus": corpus.provenance | {"tokens_read": tokens[0], "tokens_cut": tokens[1]},
         "versions": versions(),
         "seconds": round(seconds, 1),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -123,12 +125,12 @@ def summary(results: dict | None) -> str:
     """A Markdown paragraph with the finding, its main number and verdict, and what they were measured on."""
     if results is None:
         return "*No published results yet: `make render` writes them.*"
-    corpus, settings = results["corpus"], results["settings"]
-    minutes = max(1, round(results["seconds"] / 60))
+    model, corpus, minutes = results["model"], results["corpus"], round(results["seconds"] / 60)
+    share_cut = corpus["tokens_cut"] / (corpus["tokens_read"] + corpus["tokens_cut"])
     return (
-        f"{results['finding']}\n\n**{main_number(results)}: {results['main']['verdict']}.** "
-        f"Model `{results['model']['name']}` ({results['model']['n_layers']} layers × {results['model']['n_heads']} "
-        f"heads, fine-tuned for {results['model']['fine_tuned_for']}) · corpus `{corpus['name']}`, {corpus['n_texts']} "
-        f"texts of at most {settings['MAX_TOKENS']} tokens · about {minutes} min on a laptop CPU · "
-        f"{results['date'][:10]}"
+        f"{results['finding']}\n\n**{main_number(results)}: {results['main']['verdict']}.** Model `{model['name']}` "
+        f"({model['n_layers']} layers × {model['n_heads']} heads, fine-tuned for {model['fine_tuned_for']}) · corpus "
+        f"`{corpus['name']}`, {corpus['n_texts']} text{'s' * (corpus['n_texts'] != 1)} cut to "
+        f"{results['settings']['MAX_TOKENS']} tokens, which leaves {share_cut:.0%} of the tokens unread · "
+        f"{f'about {minutes} min' if minutes else 'less than a minute'} on {model['device']} · {results['date'][:10]}"
     )

@@ -1,7 +1,7 @@
 """Similarity of head output vectors, and what to read off it: tensor in, tensor out, no model and no text.
 
 Every function takes any number of leading axes (text, layer, head, ...), works on any device and in any
-floating-point type, and accumulates in float32.  Statistics are over the tokens they are given: pass the rows
+floating-point type, and computes in float32.  Statistics are over the tokens they are given: pass the rows
 of body tokens (``z[..., out.is_body, :]``) unless separators are what you want to compare.
 """
 
@@ -48,15 +48,27 @@ def similarity(
             "mean vector over the corpus with shape (..., d_head); the other metrics take none."
         )
     z = z.float()
-    if not torch.isfinite(z).all():
-        raise ValueError(
-            "z holds NaN or infinite values: check the weights, or load the model with dtype='float32'."
-        )
     if mean is not None:
         z = z - mean.float().unsqueeze(-2)
+    _check_finite(z, "z, or its mean,")
     if metric != "dot":
         z = torch.nn.functional.normalize(z, dim=-1)
     return z @ z.mT
+
+
+def _check_finite(values: Tensor, name: str) -> None:
+    if not torch.isfinite(values).all():
+        raise ValueError(
+            f"{name} holds NaN or infinite values: check the weights, or load the model with dtype='float32'."
+        )
+
+
+def _check_length(name: str, given: Tensor, n_tokens: int, of: str) -> None:
+    if given.shape[-1] != n_tokens:
+        raise ValueError(
+            f"{name} has {given.shape[-1]} entries for the {n_tokens} tokens of {of}: select the same tokens in "
+            "both, for instance with [out.is_body]."
+        )
 
 
 def _pair_indices(
@@ -65,6 +77,7 @@ def _pair_indices(
     """Positions (i, j) of all pairs i < j of the tokens that ``mask`` keeps, in pair order: 01 02 ... 12 13 ..."""
     if mask is None:
         return torch.triu_indices(n_tokens, n_tokens, offset=1, device=device)
+    _check_length("mask", mask, n_tokens, "S")
     kept = mask.to(device).nonzero().squeeze(-1)  # (kept token,)
     return kept[torch.triu_indices(len(kept), len(kept), offset=1, device=device)]
 
@@ -100,7 +113,8 @@ def top_pairs(
     n_top = max(1, math.floor(share * n_pairs + 0.5)) if n_pairs else 0
     if n_top == 0:
         return pairs.new_empty(*S.shape[:-2], 0, 2)
-    values = S[..., pairs[0], pairs[1]]  # (..., all pairs)
+    values = S[..., pairs[0], pairs[1]].float()  # (..., all pairs)
+    _check_finite(values, "S")
     weakest = values.topk(n_top, dim=-1).values[..., -1:]
     # topk breaks ties as it likes, so take only the threshold from it and fill up with ties in pair order
     above, tied = values > weakest, values == weakest
@@ -182,8 +196,10 @@ def pair_auroc(
     >>> pair_auroc(S, positive)  # the pair (0, 1) has the highest value of all
     tensor(1.)
     """
+    _check_length("positive", positive, S.shape[-1], "S")
     i, j = _pair_indices(S.shape[-1], mask, S.device)
-    values, is_positive = S[..., i, j], positive.to(S.device)[i, j]
+    values, is_positive = S[..., i, j].float(), positive.to(S.device)[i, j]
+    _check_finite(values, "S")
     positives = values[..., is_positive].contiguous()  # (..., positive pair)
     others = _sorted(values[..., ~is_positive])  # (..., other pair)
     below = torch.searchsorted(others, positives) + torch.searchsorted(
@@ -217,6 +233,7 @@ def repetition_auroc(
     >>> repetition_auroc(torch.tensor([[1.0, 0.2, 0.9], [0.2, 1.0, 0.1], [0.9, 0.1, 1.0]]), torch.tensor([7, 4, 7]))
     tensor(1.)
     """
+    _check_length("token_ids", token_ids, S.shape[-1], "S")
     return pair_auroc(S, token_ids[:, None] == token_ids[None, :], mask)
 
 
@@ -259,6 +276,8 @@ def decompose(
             [6., 0.]]))
     """
     A, V = A.float(), V.float()
+    if separators is not None:
+        _check_length("separators", separators, V.shape[-2], "V")
     is_separator = (
         torch.zeros(V.shape[-2], device=V.device)
         if separators is None

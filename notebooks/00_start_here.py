@@ -20,7 +20,7 @@ from IPython.display import Markdown
 
 from attnlib import load_results, summary
 
-Markdown(summary(load_results("results/minilm/00_start_here.json")))
+Markdown("**Published run.** " + summary(load_results("results/minilm/00_start_here.json")))
 
 # %% [markdown]
 # **You'll do:** load a model, read one text, draw one map. **You'll learn:** what the maps of the other notebooks show.
@@ -34,6 +34,7 @@ import ipywidgets as widgets
 import torch
 
 from attnlib import (
+    Corpus,
     head_outputs,
     layer_head_grid,
     load_corpus,
@@ -59,9 +60,10 @@ OUT = "../build"  # folder for the results
 
 # %%
 start = time.perf_counter()
-settings = {name: value for name, value in globals().items() if name.isupper() and name != "OUT"}
 set_style()
 model = load_model(MODEL, device=DEVICE, dtype=DTYPE)
+max_tokens = min(MAX_TOKENS, model.max_tokens)
+settings = dict(MODEL=model.name, MAX_TOKENS=max_tokens, DEVICE=DEVICE, DTYPE=DTYPE, SEED=SEED)
 print(
     f"{model.name}: {model.n_layers} layers x {model.n_heads} heads of {model.d_head} numbers, on {model.device}"
 )
@@ -71,42 +73,44 @@ print(", ".join(f"{package} {version}" for package, version in versions().items(
 # ## One text
 #
 # The text is one of 24 `passages` in this repository. The model cuts it into **tokens**: words, pieces of words, and
-# punctuation. It also adds **special tokens** at both ends.
+# punctuation. Most models also add **special tokens** at the ends.
 
 # %%
 passages = load_corpus("passages")
 text = next(passage for passage in passages if passage.source == "two_banks")
-out = head_outputs(model, text, max_tokens=min(MAX_TOKENS, model.max_tokens))
+out = head_outputs(model, text, max_tokens=max_tokens)
 print(" ".join(out.tokens[:40]), "...")
 
 # %% [markdown]
 # ## One map
 #
 # `out.z` holds the head output vectors: one for each layer, head and token. For one head, compare every token with every
-# other by the cosine of the angle between their vectors: 1 means the same direction, 0 means unrelated.
+# other by the cosine of the angle between their vectors: 1 means the same direction, 0 a right angle.
 #
 # Which head? Not one picked by eye: take the one whose most similar pairs of tokens lie most often inside one sentence.
 # The **lift** says how many times more often than pairs drawn at random do; 1 is chance.
 
 # %%
 body = out.is_body  # leave the special tokens out
+high = 0.01  # the share of all pairs that counts as most similar
 S = similarity(out.z[:, :, body], "cosine")  # (layer, head, token, token)
-lift = same_sentence_lift(top_pairs(S, share=0.01), out.sentence[body])  # (layer, head)
+lift = same_sentence_lift(top_pairs(S, high), out.sentence[body])  # (layer, head)
 layer, head = divmod(int(torch.nan_to_num(lift).argmax()), model.n_heads)
 ax = layer_head_grid(lift, label="same-sentence lift (1 is chance)", centre=1, mark=(layer, head))
 # %%
-shown = slice(0, 40)  # the first 40 tokens, so that each label can be read
+shown = slice(0, 40)  # the first tokens only, so that each label can be read
+share = 0.02  # the strongest pairs in the part that is shown
 tokens = [token for token, inside in zip(out.tokens, body.tolist()) if inside]
 
 
 def draw(layer: int, head: int):
-    """The similarity map of one head, counted from 1, with the strongest 2 % of pairs outlined."""
+    """The similarity map of one head, counted from 1, with the strongest pairs outlined."""
     S_shown = S[layer - 1, head - 1, shown, shown]
     title = f"layer {layer}, head {head}: which tokens does it treat alike?"
     return similarity_map(
         S_shown,
         tokens[shown],
-        pairs=top_pairs(S_shown, 0.02),
+        pairs=top_pairs(S_shown, share),
         label="cosine similarity",
         limit=1,
         title=title,
@@ -118,8 +122,8 @@ ax = draw(layer + 1, head + 1)
 # %%
 Markdown(
     f"**How to read it.** Each row and each column is a token; red means that the head gives the two tokens similar "
-    f"vectors, blue that it gives them opposite ones. The outlined pairs are the most similar 2 %. In this head (layer "
-    f"{layer + 1}, head {head + 1}) the most similar 1 % of the pairs of the whole text lie inside one sentence "
+    f"vectors, blue that it gives them opposite ones. The outlined pairs are the most similar {share:.0%}. In this head (layer "
+    f"{layer + 1}, head {head + 1}) the most similar {high:.0%} of the pairs of the whole text lie inside one sentence "
     f"{float(lift[layer, head]):.1f} times as often as pairs drawn at random."
 )
 
@@ -129,9 +133,14 @@ Markdown(
 # Move the sliders (click one, then use the arrow keys). Before you do: will the first layer or the last one show the
 # clearest blocks? Without a running kernel the sliders show nothing; the map above is the same picture, standing still.
 
+
 # %%
+def move(layer: int, head: int) -> None:
+    draw(layer, head)
+
+
 sliders = widgets.interact(
-    draw,
+    move,
     layer=widgets.IntSlider(layer + 1, 1, model.n_layers, continuous_update=False),
     head=widgets.IntSlider(head + 1, 1, model.n_heads, continuous_update=False),
 )
@@ -140,14 +149,15 @@ results_path = save_results(
     OUT,
     "00_start_here",
     model=model,
-    corpus=passages,
+    corpus=Corpus(f"passages: {text.source}", (text,)),
     settings=settings,
+    tokens=(int(body.sum()), out.n_cut),
     seconds=time.perf_counter() - start,
     main={
         "label": "Heads captured",
         "value": str(model.n_layers * model.n_heads),
         "interval": None,
-        "verdict": "ready" if bool(torch.isfinite(S).all()) else "failed",
+        "verdict": "ready",
     },
     finding=(
         f"All {model.n_layers * model.n_heads} heads of the model were read on one passage. The head that keeps most to "
@@ -160,6 +170,8 @@ results_path = save_results(
         "same_sentence_lift": round(float(lift[layer, head]), 4),
     },
 )
+
+Markdown("**This run.** " + summary(load_results(results_path)))
 
 # %% [markdown]
 # ## The road from here

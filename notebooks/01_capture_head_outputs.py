@@ -14,7 +14,9 @@ from IPython.display import Markdown
 
 from attnlib import load_results, summary
 
-Markdown(summary(load_results("results/minilm/01_capture_head_outputs.json")))
+Markdown(
+    "**Published run.** " + summary(load_results("results/minilm/01_capture_head_outputs.json"))
+)
 
 # %% [markdown]
 # ![For one token, a bar for the attention it pays to each token of the sentence, the value vectors of those tokens as a
@@ -64,18 +66,21 @@ OUT = "../build"  # folder for the results
 
 # %%
 start = time.perf_counter()
-settings = {name: value for name, value in globals().items() if name.isupper() and name != "OUT"}
 set_style()
 model = load_model(MODEL, device=DEVICE, dtype=DTYPE)
 untrained = load_model(MODEL, device=DEVICE, dtype=DTYPE, untrained=True, seed=SEED)
 max_tokens = min(MAX_TOKENS, model.max_tokens)
+settings = dict(
+    MODEL=model.name, CORPUS=CORPUS, N_TEXTS=N_TEXTS, MAX_TOKENS=max_tokens,
+    DEVICE=DEVICE, DTYPE=DTYPE, SEED=SEED,
+)  # fmt: skip
 print(f"{model.name}: {model.n_layers} layers x {model.n_heads} heads of {model.d_head} numbers")
 print(f"on {model.device}, in {model.net.dtype}; {model.net.config._attn_implementation} attention")
 
 # %% [markdown]
 # ## What is a head output vector?
 #
-# In each head, each token asks a **query** of every token's **key**. The answers, scaled to sum to 1, are the
+# In each head, each token asks a **query** of the **key** of each token that it may read. The answers, scaled to sum to 1, are the
 # **attention weights**. The token then receives the sum of all **value vectors**, weighted by them:
 #
 # $$z_i = \sum_j A_{ij}\, v_j \qquad\text{or}\qquad z = A V$$
@@ -185,10 +190,10 @@ Markdown(
 corpus = load_corpus(CORPUS, limit=N_TEXTS)
 
 
-def largest_difference(model, label: str) -> tuple[np.ndarray, np.ndarray]:
-    """Largest |A V - z| over all texts and tokens, and mean length of z, both (layer, head)."""
+def largest_difference(model, label: str) -> tuple[np.ndarray, np.ndarray, tuple[int, int]]:
+    """Largest |A V - z| over all texts and tokens, and mean length of z, both (layer, head); tokens read and cut."""
     worst = torch.zeros(model.n_layers, model.n_heads)
-    length, n_tokens = torch.zeros_like(worst), 0
+    length, n_tokens, n_cut = torch.zeros_like(worst), 0, 0
     for _, out in iter_head_outputs(
         model, corpus, what=("z", "attention", "v"), max_tokens=max_tokens, progress=label
     ):
@@ -197,12 +202,12 @@ def largest_difference(model, label: str) -> tuple[np.ndarray, np.ndarray]:
         worst = torch.maximum(worst, difference.amax((-1, -2)).cpu())
         z_body = out.z[:, :, out.is_body].float()
         length += z_body.norm(dim=-1).sum(-1).cpu()
-        n_tokens += z_body.shape[2]
-    return worst.numpy(), (length / n_tokens).numpy()
+        n_tokens, n_cut = n_tokens + z_body.shape[2], n_cut + out.n_cut
+    return worst.numpy(), (length / n_tokens).numpy(), (n_tokens, n_cut)
 
 
-worst, length = largest_difference(model, "trained")
-worst_untrained, length_untrained = largest_difference(untrained, "untrained")
+worst, length, tokens = largest_difference(model, "trained")
+worst_untrained, length_untrained, _ = largest_difference(untrained, "untrained")
 tolerance = {torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 1e-1}[model.net.dtype]
 holds = max(worst.max(), worst_untrained.max()) <= tolerance
 pd.DataFrame(
@@ -215,7 +220,7 @@ pd.DataFrame(
 
 # %%
 Markdown(
-    f"Over {len(corpus)} texts, {heads} heads and all tokens, the largest difference is {worst.max():.1e} in the "
+    f"Over {len(corpus)} texts, {heads} heads and {tokens[0]:,} tokens ({tokens[1]:,} more were cut off), the largest difference is {worst.max():.1e} in the "
     f"trained model and {worst_untrained.max():.1e} in the untrained one; the vectors themselves have a mean length "
     f"of {length.mean():.2f} and {length_untrained.mean():.2f}. "
     + ("The identity holds." if holds else f"**The identity fails: more than {tolerance:g}.**")
@@ -273,7 +278,7 @@ if fused:
     for name, values in fused.items():
         ax.plot(range(1, model.n_layers + 1), values, marker="o", label=name)
     ax.set(yscale="log", xlabel="layer", ylabel="largest |z fused - z eager|")
-    ax.set_title("The fused kernel differs by rounding only")
+    ax.set_title("How far the fused kernel is from the plain one")
     ax.set_xticks(range(1, model.n_layers + 1))
     ax.legend(frameon=False)
     sns.despine()
@@ -281,9 +286,9 @@ if fused:
 # %%
 fused_worst = max(map(max, fused.values())) if fused else None
 Markdown(
-    f"The largest difference over the {len(passages)} passages is {fused_worst:.1e}: about one part in "
-    f"{length.mean() / fused_worst:,.0f} of the mean length of z. In the trained model it grows with depth, because "
-    "each layer reads what rounding did in the layers before."
+    f"The largest difference over the {len(passages)} passages is {fused['trained'][-1]:.1e} in the last layer, "
+    f"{fused['trained'][0]:.1e} in the first: rounding in one layer is read by the next. The mean length of z is "
+    f"{length.mean():.2f}."
     if fused
     else "n/a: this model has no fused kernel, z is always the eager one."
 )
@@ -291,9 +296,9 @@ Markdown(
 # %% [markdown]
 # ## One head, in pieces
 #
-# The picture at the top, made here: the last word of a sentence, what it reads, and what it gets. Of all heads it is
-# the one in which that word reads about four tokens (the exponential of the entropy of its weights is nearest to 4),
-# so that the sum has a few visible terms.
+# The picture at the top, made here: the last word of a sentence, what it reads, and what it gets. Of the heads in which
+# that word reads the text more than special tokens, it is the one in which it reads about four tokens (the exponential of
+# the entropy of its weights is nearest to 4), so that the sum has a few visible terms.
 
 # %%
 first_sentence = passage.text[slice(*passage.sentences[0])]
@@ -301,9 +306,8 @@ short = head_outputs(model, first_sentence, what=("z", "attention", "v"))
 last = int(short.is_body.nonzero()[-2])  # the last word; the last token is the full stop
 weights = short.attention[:, :, last].float()  # (layer, head, key)
 n_read = (-(weights * weights.clamp_min(1e-12).log()).sum(-1)).exp()  # (layer, head)
-n_read[weights[:, :, short.is_body].sum(-1) < 0.9] = (
-    torch.inf
-)  # not one that mostly reads special tokens
+# not one that mostly reads special tokens
+n_read[weights[:, :, short.is_body].sum(-1) < 0.5] = torch.inf
 layer, head = divmod(int((n_read - 4).abs().argmin()), model.n_heads)
 
 
@@ -348,9 +352,15 @@ figure_path = save_figure(figure, OUT, model, "01_capture_head_outputs")
 # Which read everything alike, so that z is their mean? Do the heads of the last layer read more evenly than those of
 # the first? (Without a kernel the sliders show nothing. The picture above is one of their positions.)
 
+
 # %%
+def move(layer: int, head: int) -> None:
+    draw(layer, head)
+    plt.show()
+
+
 sliders = widgets.interact(
-    draw,
+    move,
     layer=widgets.IntSlider(layer + 1, 1, model.n_layers, continuous_update=False),
     head=widgets.IntSlider(head + 1, 1, model.n_heads, continuous_update=False),
 )
@@ -365,7 +375,7 @@ ax = head_map(
 # ## Takeaways
 #
 # - z is read where the heads of a layer are still apart: at the input of the output projection.
-# - A V gives the same numbers, so the hooks, the order of the heads and the tokens are right.
+# - A V has to give the same numbers: if it did not, the hooks, the order of the heads or the tokens would be wrong.
 # - z is small enough to keep for a text; A and S are not small enough to keep for a corpus.
 #
 # **What this does not show.** That z is *meaningful*: notebook 02 starts on that. That a head matters for the model's
@@ -411,6 +421,7 @@ results_path = save_results(
     model=model,
     corpus=corpus,
     settings=settings,
+    tokens=tokens,
     seconds=time.perf_counter() - start,
     main={
         "label": "Largest difference between A V and z",
@@ -423,7 +434,11 @@ results_path = save_results(
         f"{heads} heads the largest difference is {worst.max():.1e}, and {worst_untrained.max():.1e} in the same "
         "architecture with untrained weights. "
         + (f"Fused and eager attention agree to {fused_worst:.1e}. " if fused else "")
-        + "Reading changes nothing in the model's own output."
+        + (
+            "Reading changes nothing in the model's own output."
+            if torch.equal(before, during)
+            else "Reading changes the model's own output, which it must not."
+        )
     ),
     values={
         "largest_difference": float(worst.max()),
@@ -436,6 +451,8 @@ results_path = save_results(
         "spread_of_length_untrained": round(float(spread_untrained), 4),
     },
 )
+
+Markdown("**This run.** " + summary(load_results(results_path)))
 
 # %% [markdown]
 # ## References

@@ -14,15 +14,15 @@ from IPython.display import Markdown
 
 from attnlib import load_results, summary
 
-Markdown(summary(load_results("results/minilm/02_compare_tokens.json")))
+Markdown("**Published run.** " + summary(load_results("results/minilm/02_compare_tokens.json")))
 
 # %% [markdown]
 # ![Top row: for repetition, neighbours and separators one dot per head and layer, with dashed lines for the controls.
 # Bottom row: the best head of each kind on one sentence pair, as a token by token map.](figures/02_compare_tokens.png)
 #
-# *Top: each dot is a head, scored over the corpus; dashed lines are what the untrained model's best head, the model's
-# input before any head, and shuffled text reach. Bottom: the best head of each kind on a passage. The first two maps
-# compare head output vectors (red: alike), the third shows which tokens are read (yellow: much).*
+# *Top: each dot is a head, scored over the corpus; dashed lines are chance, and what the untrained model's best head, the
+# model's input before any head, and shuffled text reach. Bottom: the best head of each kind on a passage. The first two
+# maps compare head output vectors (red: alike), the third shows which tokens are read (yellow: much).*
 
 # %% [markdown]
 # **You'll do:** compare all tokens of a text by their head output vectors, in three ways; find the heads that do one
@@ -30,7 +30,9 @@ Markdown(summary(load_results("results/minilm/02_compare_tokens.json")))
 # disagree, and why a high score means nothing without its control. **You need:** notebook 01.
 
 # %%
+import re
 import time
+from pathlib import Path
 
 import ipywidgets as widgets
 import matplotlib.pyplot as plt
@@ -73,7 +75,6 @@ OUT = "../build"  # folder for the results
 
 # %%
 start = time.perf_counter()
-settings = {name: value for name, value in globals().items() if name.isupper() and name != "OUT"}
 set_style()
 model = load_model(MODEL, device=DEVICE, dtype=DTYPE)
 untrained = load_model(MODEL, device=DEVICE, dtype=DTYPE, untrained=True, seed=SEED)
@@ -84,6 +85,10 @@ if len(corpus) < 4:
         "the other, so give at least 4."
     )
 max_tokens = min(MAX_TOKENS, model.max_tokens)
+settings = dict(
+    MODEL=model.name, CORPUS=CORPUS, N_TEXTS=N_TEXTS, MAX_TOKENS=max_tokens, SHARE=SHARE,
+    DEVICE=DEVICE, DTYPE=DTYPE, SEED=SEED,
+)  # fmt: skip
 print(f"{model.name}: {model.n_layers} layers x {model.n_heads} heads, on {model.device}")
 print(f"{corpus.name}: {len(corpus)} texts, SHA-256 {corpus.provenance['sha256'][:12]}...")
 
@@ -128,11 +133,12 @@ pd.DataFrame(
 # %% [markdown]
 # ## What we measure for each head and text
 #
-# - **Repetition score**: does S tell pairs of the same word from all other pairs? As AUROC, the chance that a pair of
-#   equals gets the higher value: 0.5 is chance, 1 is perfect.
+# - **Repetition score**: does S tell pairs of the same token from all other pairs? (Tokens are vocabulary entries: words,
+#   pieces of words, punctuation.) As AUROC, the chance that a pair of equals gets the higher value: 0.5 is chance, 1 is
+#   perfect.
 # - **Neighbour score**: the same for pairs of adjacent tokens.
-# - **Separator attention**: the share of attention that tokens of the text give to the separator token and to the
-#   punctuation that ends a sentence.
+# - **Separator attention**: the share of attention that tokens of the text give to the separator token at the end and to
+#   the punctuation that ends a sentence, together and apart. What counts as a separator is our choice.
 #
 # Only tokens of the text itself are compared. Controls: **untrained**, the same architecture with random weights;
 # **input**, the vectors that enter the first layer, before any head; **shuffled**, the same tokens in random order.
@@ -153,29 +159,34 @@ def pair_scores(S: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
     return torch.stack([repetition_auroc(S, token_ids), pair_auroc(S, is_adjacent(len(token_ids)))])
 
 
-def mean_vectors(model, label: str) -> torch.Tensor:
-    """The mean of z over all tokens of the corpus: (layer, head, d_head)."""
-    total, n = 0, 0
-    for _, out in iter_head_outputs(model, corpus, max_tokens=max_tokens, progress=label):
+def read_corpus(model, label: str) -> tuple[torch.Tensor, dict, tuple[int, int]]:
+    """The mean of z over all tokens of the corpus (layer, head, d_head); token numbers; tokens read and cut."""
+    total, n, n_cut, inputs = 0, 0, 0, {}
+    for index, out in iter_head_outputs(model, corpus, max_tokens=max_tokens, progress=label):
         z = out.z[:, :, out.is_body].float()
-        total, n = total + z.sum(2), n + z.shape[2]
-    return total / n
+        total, n, n_cut = total + z.sum(2), n + z.shape[2], n_cut + out.n_cut
+        inputs[index] = out.token_ids, out.is_body
+    return total / n, inputs, (n, n_cut)
 
 
-mean = mean_vectors(model, "mean vectors")
-mean_untrained = mean_vectors(untrained, "mean vectors, untrained")
+mean, inputs, tokens = read_corpus(model, "mean vectors")
+mean_untrained, _, _ = read_corpus(untrained, "mean vectors, untrained")
+print(
+    f"{tokens[0]:,} tokens read; {tokens[1]:,} at the ends of long texts were cut off and are not read"
+)
 
 # %% [markdown]
 # ## Why the three disagree: length and the common direction
 #
 # One pass over the corpus collects everything below. Two of its measures concern the comparison itself: how alike two
-# tokens *drawn at random* are, and how often the ends of the highest 1 % of pairs are the longest 10 % of vectors.
+# tokens of one text are on average, and how often the ends of the high pairs are among the longest tenth of the vectors.
 
 
 # %%
-def measure(
-    model, mean: torch.Tensor, metrics: tuple[str, ...], label: str
-) -> dict[str, np.ndarray]:
+METRICS = ("dot", "cosine", "centred")
+
+
+def measure(model, mean: torch.Tensor, label: str) -> dict[str, np.ndarray]:
     """Every measure of every head in every text; each array is (text, ..., layer, head)."""
     rows = {}
     for index, out in iter_head_outputs(
@@ -185,13 +196,13 @@ def measure(
         z, A = out.z[:, :, body].float(), out.attention[:, :, body].float()
         n = len(ids)
         longest = z.norm(dim=-1) >= z.norm(dim=-1).quantile(0.9, dim=-1, keepdim=True)
-        row = {"at random": [], "distance": [], "longest": []}
-        row["score"] = []
-        for metric in metrics:
+        row = {"average": [], "distance": [], "longest": [], "score": []}
+        for metric in METRICS:
             S = similarity(z, metric, mean if metric == "centred" else None)
             row["score"].append(pair_scores(S, ids))
             pairs = top_pairs(S, SHARE)  # (layer, head, pair, 2)
-            row["at random"].append(
+            dot_pairs = pairs if metric == "dot" else dot_pairs
+            row["average"].append(
                 (S.sum((-1, -2)) - S.diagonal(dim1=-1, dim2=-2).sum(-1)) / (n * (n - 1))
             )
             row["distance"].append(relative_distance(pairs, n))
@@ -200,11 +211,16 @@ def measure(
         separators = out.is_sep | out.is_sentence_end
         first = ~out.is_body & ~out.is_sep  # special tokens that separate nothing, such as [CLS]
         row["separator"] = A[..., separators].sum(-1).mean(-1)
+        row["separator token"] = A[..., out.is_sep].sum(-1).mean(-1)
         row["first"] = A[..., first].sum(-1).mean(-1)
         row["separator share of keys"] = separators.float().mean().expand_as(row["first"])
-        # what the similarity of the high pairs is made of (scalar product, as the sum is exact only there)
-        pairs = top_pairs(similarity(z), SHARE)
-        flat = pairs[..., 0] * n + pairs[..., 1]  # (layer, head, pair)
+        # attention times the length of the value vector that is read, as a share
+        weight = A * out.v.float().norm(dim=-1).unsqueeze(-2)  # (layer, head, query, key)
+        row["weight"] = [
+            weight[..., kind].sum((-1, -2)) / weight.sum((-1, -2)) for kind in (separators, first)
+        ]
+        # what the similarity of the high pairs is made of (scalar product: only there the sum is exact)
+        flat = dot_pairs[..., 0] * n + dot_pairs[..., 1]  # (layer, head, pair)
         parts = [
             *decompose(A, out.v, separators),
             decompose(A, out.v, separators | first).same_separator,
@@ -217,60 +233,62 @@ def measure(
     return {name: np.stack([rows[i][name] for i in range(len(rows))]) for name in rows[0]}
 
 
-METRICS = ("dot", "cosine", "centred")
-found = measure(model, mean, METRICS, "trained")
-control = measure(untrained, mean_untrained, METRICS, "untrained")
+found = measure(model, mean, "trained")
+control = measure(untrained, mean_untrained, "untrained")
 
 # %%
 layers = np.arange(1, model.n_layers + 1)
 figure, axes = plt.subplots(1, 2, figsize=(10.5, 3.4))
 colours = dict(zip(METRICS, sns.color_palette("colorblind")))
-by_layer = {
-    name: {metric: np.nanmean(found[name][:, m], axis=(0, 2)) for m, metric in enumerate(METRICS)}
-    for name in ("at random", "longest")
-}
-for metric in ("cosine", "centred"):
-    random_untrained = np.nanmean(control["at random"][:, METRICS.index(metric)], axis=(0, 2))
-    axes[0].plot(
-        layers, by_layer["at random"][metric], marker="o", color=colours[metric], label=metric
-    )
-    axes[0].plot(
-        layers, random_untrained, "--", color=colours[metric], label=f"{metric}, untrained"
-    )
+
+
+def by_layer(measured: dict, name: str, metric: str) -> np.ndarray:
+    """Mean over texts and heads of one measure: (layer,)."""
+    return np.nanmean(measured[name][:, METRICS.index(metric)], axis=(0, 2))
+
+
+panels = (
+    (axes[0], "average", METRICS[1:], "Two tokens of one text, on average", "similarity"),
+    (axes[1], "longest", METRICS, "Ends of high pairs in the longest tenth", "share of ends"),
+)
+for ax, name, metrics, title, ylabel in panels:
+    for metric in metrics:
+        colour = colours[metric]
+        ax.plot(layers, by_layer(found, name, metric), marker="o", color=colour, label=metric)
+        ax.plot(
+            layers,
+            by_layer(control, name, metric),
+            "--",
+            color=colour,
+            label=f"{metric}, untrained",
+        )
+    ax.set(title=title, xlabel="layer", ylabel=ylabel, xticks=layers)
 axes[0].axhline(0, linewidth=0.8, color="0.6")
-axes[0].set(
-    title="Two tokens drawn at random", xlabel="layer", ylabel="mean similarity", ylim=(-0.1, 1.05)
-)
-for metric in METRICS:
-    axes[1].plot(
-        layers, by_layer["longest"][metric], marker="o", color=colours[metric], label=metric
-    )
-axes[1].axhline(0.1, linestyle="--", color="0.4", label="chance")
-axes[1].set(
-    title="Ends of high pairs that are among the longest 10 %",
-    xlabel="layer",
-    ylabel="share of ends",
-)
+axes[1].axhline(0.1, linestyle=":", color="0.4", label="chance")
 axes[1].set_ylim(0, None)
 for ax in axes:
-    ax.set_xticks(layers)
     ax.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
 sns.despine()
 figure.tight_layout()
 
 # %%
-alike, alike_centred = (by_layer["at random"][metric] for metric in ("cosine", "centred"))
-alike_untrained = float(np.nanmean(control["at random"][:, 1]))
-longest = {metric: float(by_layer["longest"][metric].mean()) for metric in METRICS}
+alike, alike_centred = by_layer(found, "average", "cosine"), by_layer(found, "average", "centred")
+alike_untrained = by_layer(control, "average", "cosine").mean()
+longest = {metric: by_layer(found, "longest", metric).mean() for metric in METRICS}
 Markdown(
-    f"**How to read it.** Left: two tokens drawn at random have a cosine of {alike.min():.2f} to {alike.max():.2f} "
-    f"depending on the layer, and of {alike_untrained:.2f} in the untrained model: its heads write the same vector for "
-    "every token, and a fixed threshold on cosine would call everything similar. Subtracting the mean vector brings "
-    f"the trained values to {alike_centred.min():.2f} to {alike_centred.max():.2f}. Right: with the dot product, "
-    f"{longest['dot']:.0%} of the ends of high pairs are among the longest tenth of the vectors, so it finds long "
-    f"vectors as much as like ones; with cosine it is {longest['cosine']:.0%}, with centred cosine "
-    f"{longest['centred']:.0%}. This is why every result below says which of the three it uses, and why the last "
-    "section repeats it with the others."
+    f"**How to read it.** Left: on average, two tokens of one text have a cosine of {alike.min():.2f} to "
+    f"{alike.max():.2f} depending on the layer, and of {alike_untrained:.2f} in the untrained model"
+    + (
+        ", whose heads write nearly the same vector for every token: a fixed threshold on the cosine would call "
+        "everything similar"
+        if alike_untrained > 0.9
+        else ""
+    )
+    + f". Subtracting the mean vector of the corpus brings the trained values to {alike_centred.min():.2f} to "
+    f"{alike_centred.max():.2f}; what is left, the tokens of one text share. Right: the share of ends of high pairs that are "
+    f"among the longest tenth of the vectors is {longest['dot']:.0%} with the dot product, {longest['cosine']:.0%} with "
+    f"cosine and {longest['centred']:.0%} with centred cosine. So every result below says which of the three it uses, and "
+    "the last section repeats it with the others."
 )
 
 # %% [markdown]
@@ -283,28 +301,31 @@ Markdown(
 rng = torch.Generator().manual_seed(SEED)
 kinds = ("repetition", "neighbours")
 at_input, shuffled = [], []
-for out in tqdm(head_outputs(model, corpus, max_tokens=max_tokens, layers=[0]), leave=False):
-    body = out.is_body
-    n = int(body.sum())
+for index in tqdm(range(len(corpus)), leave=False):
+    ids, body = inputs[index]
+    mixed = ids.clone()
+    order = torch.randperm(int(body.sum()), generator=rng).to(ids.device)
+    mixed[body] = ids[body][order]
     with torch.inference_mode():
-        states = model.net(input_ids=out.token_ids[None], output_hidden_states=True).hidden_states
-        at_input.append(
-            pair_scores(similarity(states[0][:, body], "cosine"), out.token_ids[body]).cpu()
-        )
-        mixed = out.token_ids.clone()
-        mixed[body] = out.token_ids[body][torch.randperm(n, generator=rng).to(mixed.device)]
+        states = model.net(input_ids=ids[None], output_hidden_states=True).hidden_states
         with capture(model) as captured:
             model.net(input_ids=mixed[None])
-        z = captured.z[0][:, :, body]  # (layer, head, token, d_head)
-        shuffled.append(pair_scores(similarity(z, "cosine"), mixed[body]).cpu())
-at_input = torch.stack(at_input).numpy()[..., 0]  # (text, 2)
-shuffled = torch.stack(shuffled).numpy()  # (text, 2, layer, head)
+    entering = states[0][:, body]  # (1, token, d_model)
+    z = captured.z[0][:, :, body]  # (layer, head, token, d_head)
+    for row, vectors, token_ids, means in (
+        (at_input, entering, ids[body], entering.float().mean(1)),
+        (shuffled, z, mixed[body], mean),
+    ):
+        compared = (similarity(vectors, m, means if m == "centred" else None) for m in METRICS)
+        row.append(torch.stack([pair_scores(S, token_ids) for S in compared]).cpu())
+at_input = torch.stack(at_input).numpy()[..., 0]  # (text, metric, kind)
+shuffled = torch.stack(shuffled).numpy()  # (text, metric, kind, layer, head)
 
 # %% [markdown]
 # ## The best head of each kind, chosen on one half, measured on the other
 #
-# Among so many heads the best one is best partly by luck. So heads are chosen on every other text, and everything
-# below is measured on the texts in between. Intervals are 95 %, by bootstrap over those texts (2,000 resamples).
+# Among so many heads the best one is best partly by luck. So heads are chosen on every other text, and scored on the texts
+# in between. Intervals are 95 %, by bootstrap over those texts.
 
 # %%
 choosing, held_out = np.arange(len(corpus)) % 2 == 0, np.arange(len(corpus)) % 2 == 1
@@ -346,18 +367,22 @@ def judge(scores: np.ndarray, controls: dict[str, np.ndarray]) -> dict:
 def judge_pairs(kind: str, metric: str) -> dict:
     """The best repetition or neighbour head under one metric."""
     k, m = kinds.index(kind), METRICS.index(metric)
-    scores, scores_untrained = (
-        found["score"][:, m, k],
-        control["score"][:, m, k],
-    )  # (text, layer, head)
-    layer, head = best_head(scores)
-    ours = scores[:, layer, head]
+    scores, scores_untrained = found["score"][:, m, k], control["score"][:, m, k]
+    layer, head = best_head(scores)  # scores: (text, layer, head)
+    ours, mixed = scores[:, layer, head], shuffled[:, m, k, layer, head]
     controls = {
         "chance": np.full(len(corpus), 0.5),
         "untrained": scores_untrained[(slice(None), *best_head(scores_untrained))],
-        "input": at_input[:, k],
+        "input": at_input[:, m, k],
     }
-    return {"layer": layer, "head": head, **judge(ours, controls)}
+    if kind == "repetition":
+        controls["shuffled"] = mixed
+    return {
+        "layer": layer,
+        "head": head,
+        "mixed": interval(mixed[held_out]),
+        **judge(ours, controls),
+    }
 
 
 cases = {kind: judge_pairs(kind, "cosine") for kind in kinds}
@@ -373,10 +398,6 @@ cases["separators"] = {
         },
     ),
 }
-for k, kind in enumerate(kinds):
-    case = cases[kind]
-    case["shuffled"] = interval(shuffled[:, k, case["layer"], case["head"]][held_out])
-
 # %%
 pd.DataFrame(
     [
@@ -388,7 +409,7 @@ pd.DataFrame(
                 name: f"{case['levels'].get(name, np.nan):.3f}"
                 for name in ("chance", "untrained", "input")
             },
-            "shuffled": f"{case['shuffled'][0]:.3f}" if "shuffled" in case else "n/a",
+            "shuffled": f"{case['mixed'][0]:.3f}" if "mixed" in case else "n/a",
             "verdict": case["verdict"],
         }
         for kind, case in cases.items()
@@ -396,41 +417,50 @@ pd.DataFrame(
 ).replace("nan", "n/a").set_index("kind")
 
 # %% [markdown]
-# **Supported** means that the interval of the difference lies above 0 for every control (chance, untrained, input);
-# **contradicted** that it lies below 0 for one of them. *Shuffled* is not a level to beat: it tells whether a head goes
-# by the words or by their places.
+# **Supported** means that the interval of the difference lies above 0 for every control; **contradicted** that it lies
+# below 0 for one of them. To be called a repetition detector, a head has to beat *shuffled* text too. For neighbours
+# *shuffled* is no level to beat: it tells whether a head goes by the words or by their places.
 
 # %%
 rep, nei, sep = cases["repetition"], cases["neighbours"], cases["separators"]
 name_of = {
     kind: f"layer {case['layer'] + 1} head {case['head'] + 1}" for kind, case in cases.items()
 }
-by_place = nei["shuffled"][0] - 0.5 > 0.5 * (nei["estimate"] - 0.5)
+by_place = nei["mixed"][0] - 0.5 > 0.5 * (nei["estimate"] - 0.5)
+rep_means = np.nanmean(found["score"][held_out][:, METRICS.index("cosine"), 0], axis=0)
+n_below, n_all = int((rep_means < rep["levels"]["input"]).sum()), rep_means.size
+ends_only = found["separator"] - found["separator token"]
+sep_parts = [
+    interval(values[held_out, sep["layer"], sep["head"]])[0]
+    for values in (found["separator token"], ends_only)
+]
 Markdown(
-    f"**Repetition: {rep['verdict']}.** The best head ({name_of['repetition']}) recognises repeated words with "
-    f"{rep['estimate']:.3f}. But the vectors that enter the model, before any head, reach {rep['levels']['input']:.3f}. "
+    f"**Repetition: {rep['verdict']}.** The best head ({name_of['repetition']}) recognises repeated tokens with "
+    f"{rep['estimate']:.3f}; the vectors that enter the model, before any head, do with {rep['levels']['input']:.3f}, and "
+    f"{n_below} of {n_all} heads score below them. "
     + (
-        "Heads cannot be said to *detect* what they are handed: most of them lose some of it, and by the rule above none "
-        "adds to it.\n\n"
-        if rep["verdict"] != "supported"
-        else "The head does better than what it was given.\n\n"
+        "The input leaves no room above it, so no head could pass this test: a head can keep what it is handed or lose it, "
+        "and a high score does not show that it *detects* anything."
+        if rep["levels"]["input"] > 0.999
+        else ""
     )
-    + f"**Neighbours: {nei['verdict']}.** The best head ({name_of['neighbours']}) reaches {nei['estimate']:.3f}, the input "
-    f"{nei['levels']['input']:.3f}, the untrained model's best head {nei['levels']['untrained']:.3f}. On shuffled text it still "
-    f"has {nei['shuffled'][0]:.3f}: it goes "
+    + f"\n\n**Neighbours: {nei['verdict']}.** The best head ({name_of['neighbours']}) reaches {nei['estimate']:.3f}, the input "
+    f"{nei['levels']['input']:.3f}, the untrained model's best head {nei['levels']['untrained']:.3f}. On shuffled text it has "
+    f"{nei['mixed'][0]:.3f}: it goes "
     + (
-        "mostly by the tokens' places, whatever words stand there.\n\n"
+        "mostly by the tokens' places, whatever words stand there"
         if by_place
-        else "mostly by the words.\n\n"
+        else "mostly by the words"
     )
-    + f"**Separators: {sep['verdict']}.** The best head ({name_of['separators']}) gives {sep['estimate']:.1%} of its attention to "
-    f"separators, which are {sep['levels']['chance']:.1%} of the tokens."
+    + f".\n\n**Separators: {sep['verdict']}.** The best head ({name_of['separators']}) gives {sep['estimate']:.1%} of its attention "
+    f"to separators ({sep_parts[0]:.1%} to the separator token, {sep_parts[1]:.1%} to the ends of sentences), which are "
+    f"{sep['levels']['chance']:.1%} of the tokens."
 )
 
 # %% [markdown]
 # ## The three cases, over all heads and on one passage
 #
-# The picture at the top, made here. The two opening sentences are from one of our `passages`, which no head was chosen on.
+# The picture at the top, made here. The two opening sentences are from one of our `passages`.
 
 # %%
 passages = load_corpus("passages")
@@ -463,8 +493,8 @@ def draw_pairs(layer: int, head: int, metric: str = "cosine", ax=None, title=Non
 
 figure, axes = plt.subplots(2, 3, figsize=(15, 9.6), height_ratios=(1, 1.7))
 panels = (
-    ("repetition", found["score"][:, 1, 0], "tells repeated words apart (AUROC)"),
-    ("neighbours", found["score"][:, 1, 1], "tells neighbours apart (AUROC)"),
+    ("repetition", found["score"][:, 1, 0], "recognises repeated tokens (AUROC)"),
+    ("neighbours", found["score"][:, 1, 1], "recognises neighbours (AUROC)"),
     ("separators", found["separator"], "share of attention to separators"),
 )
 colours = dict(
@@ -478,7 +508,7 @@ for ax, (kind, scores, label) in zip(axes[0], panels):
     ax.scatter(
         case["layer"] + 1 + jitter[case["head"]], case["estimate"], s=60, color="black", zorder=3
     )
-    levels = case["levels"] | ({"shuffled": case["shuffled"][0]} if "shuffled" in case else {})
+    levels = case["levels"] | ({"shuffled": case["mixed"][0]} if "mixed" in case else {})
     bottom, top = min(means.min(), *levels.values()), max(means.max(), *levels.values())
     lowest = -np.inf  # labels beside the lines, pushed apart where two lines are close
     for name, level in sorted(levels.items(), key=lambda item: item[1]):
@@ -514,7 +544,8 @@ figure_path = save_figure(figure, OUT, model, "02_compare_tokens")
 # Since $z = A V$, also $S = A\,(V V^\top) A^\top$: S is a sum over all pairs of tokens (k, l) that i and j *read*.
 # `decompose` sorts this sum by what k and l are. If two tokens are similar only because both read the same full stop,
 # the similarity says nothing about the two. **We expect** much of S to come through separators in heads that pay them
-# much attention, unless the separators' value vectors are short (Kobayashi et al. 2020).
+# much attention, unless the separators' value vectors are short (Kobayashi et al. 2020): so attention times their length stands beside it.
+# Measured on the held-out texts.
 
 # %%
 PARTS = {
@@ -532,24 +563,36 @@ def part_shares(part: np.ndarray) -> np.ndarray:
     return np.nanmean(part.sum(-1) / total[:, None], axis=0)
 
 
-shares, shares_untrained = part_shares(found["part"]), part_shares(control["part"])
+shares, shares_untrained = (part_shares(m["part"][held_out]) for m in (found, control))
 figure, axes = plt.subplots(1, 3, figsize=(15, 3.6), width_ratios=(1, 1, 1.6))
-axes[0].plot(layers, found["separator"].mean((0, 2)), marker="o", label="separators")
-axes[0].plot(layers, found["first"].mean((0, 2)), marker="o", label="other special tokens")
+attention = {
+    "separators": (found["separator"], found["weight"][:, 0]),
+    "other special tokens": (found["first"], found["weight"][:, 1]),
+}
+for (name, (plain, weighted)), colour in zip(attention.items(), sns.color_palette("colorblind")):
+    axes[0].plot(layers, plain[held_out].mean((0, 2)), marker="o", color=colour, label=name)
+    axes[0].plot(
+        layers,
+        weighted[held_out].mean((0, 2)),
+        ":",
+        marker=".",
+        color=colour,
+        label=f"{name}, × length",
+    )
 axes[0].axhline(
-    found["separator share of keys"].mean(),
+    found["separator share of keys"][held_out].mean(),
     linestyle="--",
     color="0.4",
     label="chance (separators)",
 )
 axes[0].set(
-    title="Attention paid",
+    title="Attention paid, and × length of the value vector",
     xlabel="layer",
     ylabel="share of attention",
     ylim=(0, None),
     xticks=layers,
 )
-axes[0].legend(frameon=False, fontsize=8)
+axes[0].legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(-0.1, -0.2), ncols=2)
 palette = sns.color_palette("colorblind")
 for ax, values, title in (
     (axes[1], shares_untrained, "Similarity, untrained"),
@@ -569,26 +612,34 @@ figure.tight_layout()
 
 # %%
 top_layer = int(shares[0].argmax())
-part_sep = found["part"][:, :, sep["layer"], sep["head"]]  # (text, part)
+part_sep = found["part"][held_out][:, :, sep["layer"], sep["head"]]  # (text, part)
 share_in_head = interval(part_sep[:, 0] / part_sep[:, :5].sum(1))
 through_in_head = interval(part_sep[:, :3].sum(1) / part_sep[:, :5].sum(1))
-first_attention, first_share = found["first"].mean((0, 2)), shares[5] - shares[0]
+different_in_head = interval(part_sep[:, 1] / part_sep[:, :5].sum(1))
+first_attention, first_weight = (
+    values[held_out].mean((0, 2)) for values in attention["other special tokens"]
+)
+at = int(first_attention.argmax())
 Markdown(
     f"Two tokens reading **the same separator** make up at most {shares[0].max():.1%} of the similarity of high pairs in any "
     f"layer (layer {top_layer + 1}). In the separator head itself ({name_of['separators']}) it is {share_in_head[0]:.1%} "
-    f"[{share_in_head[1]:.1%}, {share_in_head[2]:.1%}]; but all that passes **through a separator at all**, on one side or both, "
-    f"is {through_in_head[0]:.1%} [{through_in_head[1]:.1%}, {through_in_head[2]:.1%}] there: its high pairs are tokens that read "
-    "separators, mostly different ones whose value vectors are alike.\n\n"
-    f"Special tokens that separate nothing, such as the one at the start, get up to {first_attention.max():.0%} of the "
-    f"attention (layer {int(first_attention.argmax()) + 1}) and still add at most {abs(first_share).max():.1%} of S through being "
-    "read by both: attention to a token whose value vector is short leaves next to nothing in z."
+    f"[{share_in_head[1]:.1%}, {share_in_head[2]:.1%}], reading *two different* separators {different_in_head[0]:.1%} "
+    f"[{different_in_head[1]:.1%}, {different_in_head[2]:.1%}], and all that passes **through a separator at all**, on one side or "
+    f"both, {through_in_head[0]:.1%} [{through_in_head[1]:.1%}, {through_in_head[2]:.1%}].\n\n"
+    + (
+        "Special tokens that separate nothing, such as one at the start, get the most attention in layer "
+        f"{at + 1}: {first_attention[at]:.0%}, but weighted by the length of the value vectors {first_weight[at]:.1%}; "
+        f"counting them as separators raises the share of the same separator to {shares[5][at]:.1%} there, from {shares[0][at]:.1%}."
+        if first_attention.max() > 0
+        else "This model adds no special token at the start."
+    )
 )
 
 # %% [markdown]
 # ## How fragile is it: the same with each comparison
 #
-# Does the best head, and the verdict, depend on which of the three similarities is used? The controls are measured with
-# the same similarity, except for the input, where it is the cosine.
+# Does the best head, and the verdict, depend on which of the three similarities is used? Every control is measured with the
+# same one (centred, for the input: minus its mean over the text).
 
 # %%
 sweep = pd.DataFrame(
@@ -607,15 +658,15 @@ shown = sweep.assign(
     score=[f"{a:.3f} [{b:.3f}, {c:.3f}]" for a, b, c in zip(sweep.estimate, sweep.low, sweep.high)],
     untrained=[f"{levels['untrained']:.3f}" for levels in sweep.levels],
     input=[f"{levels['input']:.3f}" for levels in sweep.levels],
+    shuffled=[f"{mixed[0]:.3f}" for mixed in sweep.mixed],
 )
-shown[["kind", "similarity", "head", "score", "untrained", "input", "verdict"]].set_index(
-    ["kind", "similarity"]
-)
+shown[
+    ["kind", "similarity", "head", "score", "untrained", "input", "shuffled", "verdict"]
+].set_index(["kind", "similarity"])
 
 # %%
-distance = {
-    metric: np.nanmean(found["distance"][:, m], axis=(0, 2)) for m, metric in enumerate(METRICS)
-}
+distance = {metric: by_layer(found, "distance", metric) for metric in METRICS}
+distance_untrained = by_layer(control, "distance", "dot")
 Markdown(
     f"The verdict on repetition is the same in {robustness['repetition']:.0%} of the three, on neighbours in "
     f"{robustness['neighbours']:.0%}. How far apart the high pairs are depends on the comparison too (relative "
@@ -624,7 +675,7 @@ Markdown(
         f"{metric} " + " ".join(f"{value:.2f}" for value in values)
         for metric, values in distance.items()
     )
-    + "."
+    + f"; untrained, dot: {distance_untrained.min():.2f} to {distance_untrained.max():.2f}."
 )
 
 # %% [markdown]
@@ -634,14 +685,17 @@ Markdown(
 # a head in which the two *Sun* are alike, and is it the one that scores best on repetition? Where does *dot* outline
 # other pairs than *cosine*? (Without a kernel the sliders show nothing. The maps below are one of their positions.)
 
+
 # %%
+def move(layer: int, head: int, metric: str) -> None:
+    draw_pairs(layer, head, metric)
+
+
 sliders = widgets.interact(
-    draw_pairs,
+    move,
     layer=widgets.IntSlider(nei["layer"] + 1, 1, model.n_layers, continuous_update=False),
     head=widgets.IntSlider(nei["head"] + 1, 1, model.n_heads, continuous_update=False),
     metric=list(METRICS),
-    ax=widgets.fixed(None),
-    title=widgets.fixed(None),
 )
 
 # %%
@@ -656,12 +710,12 @@ figure.tight_layout()
 # ## Takeaways
 #
 # - Comparing head outputs shows what a head treats alike; which comparison you take is part of the result.
-# - A score is a finding only against its controls. Repetition looks like the heads' best skill until you see the input.
+# - A score is a finding only against its controls: look at what the input already has.
 # - Attention paid is not similarity made: what counts is the value vector that is read.
 #
 # **What this does not show.** That any head binds *words that belong together*: neighbours are near, and near is a
-# simpler reason. How many heads have each role, with correction for having looked at all of them. And anything about
-# BERT-base, which the paper studied: the model named at the top is smaller and was fine-tuned; with a model hub in reach,
+# simpler reason. How many heads have each role, with correction for having looked at all of them. What a separator between
+# all sentences would change, and how much hangs on which share of pairs counts as high. And anything about BERT-base, which the paper studied: the model named at the top is smaller and was fine-tuned; with a model hub in reach,
 # `make run NB=02 MODEL=bert-base-uncased` measures it.
 
 # %% [markdown]
@@ -672,7 +726,9 @@ figure.tight_layout()
 # %%
 answer = None
 
-i, j = (place for place, word in enumerate(words) if word == "Sun")
+spans = [span for span, inside in zip(short.offsets, short_body.tolist()) if inside]
+starts = [match.start() for match in re.finditer("Sun", opening)]  # characters
+i, j = (next(place for place, (a, b) in enumerate(spans) if a <= start < b) for start in starts[:2])
 if answer is None:
     print("not yet")
 else:
@@ -707,6 +763,7 @@ results_path = save_results(
     model=model,
     corpus=corpus,
     settings=settings,
+    tokens=tokens,
     seconds=time.perf_counter() - start,
     main={
         "label": "Neighbour AUROC of the best head",
@@ -717,8 +774,8 @@ results_path = save_results(
     finding=(
         f"The best head for neighbours ({name_of['neighbours']}) tells adjacent tokens from all others with an AUROC of "
         f"{nei['estimate']:.3f}, where the model's input reaches {nei['levels']['input']:.3f} and an untrained model "
-        f"{nei['levels']['untrained']:.3f}. On shuffled text that head still has {nei['shuffled'][0]:.3f}: it goes "
-        f"{'by place' if by_place else 'by the words'}. Repeated words are told apart with {rep['estimate']:.3f} by the best head "
+        f"{nei['levels']['untrained']:.3f}. On shuffled text that head has {nei['mixed'][0]:.3f}: it goes "
+        f"{'by place' if by_place else 'by the words'}. Repeated tokens are recognised with {rep['estimate']:.3f} by the best head "
         f"({name_of['repetition']}), but with {rep['levels']['input']:.3f} by the input alone: that heads *detect* repetitions is "
         f"{rep['verdict']}. Two tokens reading the same separator make up at most {shares[0].max():.1%} of the similarity of high pairs in any layer."
     ),
@@ -732,15 +789,15 @@ results_path = save_results(
                 "margins": {
                     name: [round(x, 4) for x in margin] for name, margin in case["margins"].items()
                 },
-                "shuffled": [round(x, 4) for x in case["shuffled"]] if "shuffled" in case else None,
+                "shuffled": [round(x, 4) for x in case["mixed"]] if "mixed" in case else None,
                 "verdict": case["verdict"],
             }
             for kind, case in cases.items()
         },
         "robustness": robustness,
-        "random_pair_cosine_by_layer": [round(float(x), 4) for x in alike],
-        "random_pair_cosine_untrained": round(alike_untrained, 4),
-        "ends_among_longest_tenth": {metric: round(value, 4) for metric, value in longest.items()},
+        "average_cosine_by_layer": [round(float(x), 4) for x in alike],
+        "average_cosine_untrained": round(float(alike_untrained), 4),
+        "ends_among_longest_tenth": {m: round(float(value), 4) for m, value in longest.items()},
         "relative_distance_by_layer": {
             m: [round(float(x), 4) for x in v] for m, v in distance.items()
         },
@@ -751,6 +808,34 @@ results_path = save_results(
         "through_separators_in_separator_head": [round(x, 4) for x in through_in_head],
     },
 )
+
+Markdown("**This run.** " + summary(load_results(results_path)))
+
+# %% [markdown]
+# ## Other models
+#
+# The same notebook with other models, beside this run: from the results that are stored with this repository
+# (`make render MODEL=...` adds one).
+
+# %%
+this_run = load_results(results_path)
+stored = [load_results(path) for path in sorted(Path("results").glob(f"*/{results_path.name}"))]
+others = [other for other in stored if other["model"]["name"] != this_run["model"]["name"]]
+pd.DataFrame(
+    [
+        {
+            "model": each["model"]["name"],
+            "kind": kind,
+            "best head": f"layer {case['layer']} of {each['model']['n_layers']}, head {case['head']}",
+            "score": "{:.3f} [{:.3f}, {:.3f}]".format(*case["score"]),
+            **{name: str(case["levels"].get(name, "n/a")) for name in ("untrained", "input")},
+            "shuffled": str(case["shuffled"][0]) if case["shuffled"] else "n/a",
+            "verdict": case["verdict"],
+        }
+        for each in (this_run, *others)
+        for kind, case in each["values"]["cases"].items()
+    ]
+).set_index(["model", "kind"])
 
 # %% [markdown]
 # ## References

@@ -10,16 +10,24 @@ import shutil
 import sys
 import textwrap
 import time
+from collections.abc import Iterable
+from glob import has_magic
 from pathlib import Path
+from queue import Empty
 
 import jupytext
 import nbformat
 import papermill
+from jupyter_client import AsyncKernelClient, AsyncKernelManager
+from jupyter_client.channels import AsyncZMQSocketChannel
 from nbclient import NotebookClient
+from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 from papermill.exceptions import PapermillExecutionError
+from traitlets import Type
 
-from attnlib.models import short_name
+from attnlib.corpus import CORPORA
+from attnlib.models import PUBLISHED, short_name
 from attnlib.results import load_results, main_number
 
 NOTEBOOKS = Path(__file__).resolve().parent
@@ -28,6 +36,32 @@ BUILD = REPOSITORY / "build"
 PUBLISHED_MODEL = "minilm"  # the model whose outputs are shown in the rendered notebooks
 CELL_TIMEOUT_S = 3600
 PROGRESS_BAR = re.compile(r"\d+%\|")
+
+
+class PatientChannel(AsyncZMQSocketChannel):
+    """A channel that looks for its message every second.
+
+    The client answers slider widgets on the same socket on which it waits for the kernel, and then the wait
+    can miss the kernel's message: the notebook would stand still until the cell's time is up.
+    """
+
+    async def get_msg(self, timeout: float | None = None) -> dict:
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = 1.0 if end is None else min(1.0, max(0.0, end - time.monotonic()))
+            try:
+                return await super().get_msg(timeout=left)
+            except Empty:
+                if end is not None and time.monotonic() >= end:
+                    raise
+
+
+class PatientClient(AsyncKernelClient):
+    shell_channel_class = Type(PatientChannel)
+
+
+class PatientManager(AsyncKernelManager):
+    client_factory = Type(PatientClient, klass=AsyncKernelClient)
 
 
 def sources() -> list[Path]:
@@ -80,6 +114,7 @@ def execute(source: Path, target: Path, parameters: dict) -> NotebookNode:
         target,
         parameters=parameters,
         kernel_name="python3",
+        kernel_manager_class=PatientManager,
         cwd=NOTEBOOKS,
         execution_timeout=CELL_TIMEOUT_S,
         extra_arguments=["--log-level=40"],  # no warnings about its transport on the terminal
@@ -159,10 +194,11 @@ def run_one(source: Path, folder: Path, parameters: dict, render: bool) -> dict:
             publish(source, executed, folder)
         results = load_results(folder / f"{source.stem}.json")
         row |= {"main": main_number(results), "verdict": results["main"]["verdict"]}
-    except PapermillExecutionError as error:
-        print(f"\n{source.name} failed:\n{error.ename}: {error.evalue}\n", file=sys.stderr)
-        shown = f"{error.ename}: {textwrap.shorten(error.evalue, 60)}"
-        row |= {"main": shown, "verdict": "failed"}
+    except (PapermillExecutionError, DeadKernelError, CellTimeoutError) as error:
+        kind = getattr(error, "ename", type(error).__name__)
+        reason = getattr(error, "evalue", str(error))
+        print(f"\n{source.name} failed:\n{kind}: {reason}\n", file=sys.stderr)
+        row |= {"main": f"{kind}: {textwrap.shorten(reason, 60)}", "verdict": "failed"}
     return row | {"seconds": time.perf_counter() - start}
 
 
@@ -180,19 +216,28 @@ def table(rows: list[dict]) -> str:
 
 
 def readme_table() -> str:
-    """The README's table of notebooks, from their titles and published results."""
+    """The README's table of notebooks with its caption, from their titles and published results."""
     lines = [
-        "| notebook | what you'll find | minutes | main number | verdict |",
-        "|---|---|---|---|---|",
+        "| notebook | what you'll find | read | minutes | main number | verdict |",
+        "|---|---|---|---|---|---|",
     ]
+    model = None
     for source in sources():
         results = load_results(NOTEBOOKS / "results" / PUBLISHED_MODEL / f"{source.stem}.json")
-        cells = ("-", "not run: `make render`", "-")
+        cells = ("-", "-", "not run: `make render`", "-")
         if results:
+            model, corpus = results["model"], results["corpus"]
             minutes = f"{results['seconds'] / 60:.1f}" if results["seconds"] >= 30 else "< 0.5"
-            cells = (minutes, main_number(results), results["main"]["verdict"])
+            read = f"{corpus['n_texts']} × `{corpus['name']}`, at most {results['settings']['MAX_TOKENS']} tokens"
+            cells = (read, minutes, main_number(results), results["main"]["verdict"])
         link = f"[{source.stem}](notebooks/{source.stem}.ipynb)"
         lines.append(f"| {link} | {title(source)} | {' | '.join(cells)} |")
+    if model:
+        lines += [
+            "",
+            f"*Model {model['id']} ({model['n_layers']} layers × {model['n_heads']} heads, fine-tuned for "
+            f"{model['fine_tuned_for']}); minutes on {model['device']}; intervals are 95 %.*",
+        ]
     return "\n".join(lines)
 
 
@@ -229,17 +274,14 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
 def parameters(options: argparse.Namespace) -> dict:
     """The notebook parameters that differ from the published settings; paths are made absolute."""
 
-    def absolute(name: str) -> str:
+    def absolute(name: str, known: Iterable[str]) -> str:
         path = Path(name).expanduser()
-        return (
-            str(path.absolute())
-            if "/" in name and (path.exists() or any(c in name for c in "*?["))
-            else name
-        )
+        is_path = name not in known and (path.exists() or has_magic(name))
+        return str(path.absolute()) if is_path else name
 
     chosen = {
-        "MODEL": (absolute(options.model), PUBLISHED_MODEL),
-        "CORPUS": (absolute(options.corpus), "lee"),
+        "MODEL": (absolute(options.model, PUBLISHED), PUBLISHED_MODEL),
+        "CORPUS": (absolute(options.corpus, CORPORA), "lee"),
         "N_TEXTS": (options.texts, None),
         "DEVICE": (options.device, "auto"),
         "DTYPE": (options.dtype, "auto"),
@@ -260,6 +302,9 @@ def main(argv: list[str] | None = None) -> int:
         print(f"make render publishes at the published settings: leave out {', '.join(other)}.")
         return 2
     folder = BUILD / short_name(options.model)
+    if options.render and folder.name == PUBLISHED_MODEL != options.model:
+        print(f"MODEL={options.model} would be published as {PUBLISHED_MODEL}: rename the folder.")
+        return 2
     rows = [run_one(source, folder, changed, options.render) for source in chosen]
     if options.render:
         readme = REPOSITORY / "README.md"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from attnlib import Text, load_corpus, split_sentences
-from attnlib.corpus import as_text
+from attnlib import Text, load_corpus
+from attnlib.corpus import as_text, split_sentences
 
 
 def test_the_passages_are_what_the_readme_says(passages):

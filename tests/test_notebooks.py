@@ -245,6 +245,12 @@ def test_rendering_keeps_the_published_settings(capsys):
     assert "leave out N_TEXTS" in capsys.readouterr().out
 
 
+def test_another_model_is_not_published_under_the_published_name(tmp_path, capsys):
+    (tmp_path / "minilm").mkdir()
+    assert run.main(["--render", "--model", str(tmp_path / "minilm")]) == 2
+    assert "would be published as minilm: rename the folder" in capsys.readouterr().out
+
+
 def test_rendering_drops_what_only_a_kernel_can_show(small_runs):
     source = NOTEBOOKS / "02_compare_tokens.py"
     executed, _ = small_runs(source)

@@ -9,7 +9,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import pytest
 
-from attnlib import load_results, main_number, save_figure, save_results, summary, versions
+from attnlib import load_results, save_figure, save_results, summary, versions
+from attnlib.results import main_number
 
 MAIN = {"label": "AUROC", "value": 0.98765, "interval": [0.9812, 0.9934], "verdict": "supported"}
 
@@ -22,6 +23,7 @@ def saved(minilm, passages, tmp_path):
         model=minilm,
         corpus=passages,
         settings={"MAX_TOKENS": 64},
+        tokens=(300, 100),
         seconds=93.21,
         main=MAIN,
         finding="Heads differ.",
@@ -36,7 +38,7 @@ def test_results_carry_their_provenance(saved, tmp_path, minilm, passages):
         results["model"]["sha256"] == minilm.provenance["sha256"]
         and results["model"]["n_layers"] == 6
     )
-    assert results["corpus"] == passages.provenance
+    assert results["corpus"] == passages.provenance | {"tokens_read": 300, "tokens_cut": 100}
     assert results["versions"] == versions()
     assert (results["main"], results["values"], results["seconds"]) == (
         MAIN,
@@ -49,7 +51,7 @@ def test_results_carry_their_provenance(saved, tmp_path, minilm, passages):
 def test_a_main_number_needs_all_its_parts(minilm, passages, tmp_path):
     with pytest.raises(ValueError, match="main of 99_test lacks interval, verdict"):
         save_results(
-            tmp_path, "99_test", model=minilm, corpus=passages, settings={}, seconds=0.0,
+            tmp_path, "99_test", model=minilm, corpus=passages, settings={}, tokens=(1, 0), seconds=0.0,
             main={"label": "x", "value": 1}, finding="", values={},
         )  # fmt: skip
 
@@ -67,7 +69,10 @@ def test_how_a_summary_reads(saved):
     text = summary(load_results(saved))
     assert text.startswith("Heads differ.\n\n**AUROC 0.988 [0.981, 0.993]: supported.** Model")
     assert "`minilm` (6 layers × 12 heads, fine-tuned for sentence embeddings)" in text
-    assert "corpus `passages`, 24 texts of at most 64 tokens · about 2 min" in text
+    assert (
+        "24 texts cut to 64 tokens, which leaves 25% of the tokens unread · about 2 min on cpu"
+        in text
+    )
     assert "make render" in summary(None)
 
 
