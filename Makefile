@@ -19,7 +19,7 @@ CHOICE  = --model '$(MODEL)' --corpus '$(CORPUS)' --device '$(DEVICE)' --dtype '
 .PHONY: help setup run render test lab lint bench clean
 
 help:     ## this list
-	@sed -n 's/^\([a-z]*\): [^#]*## /\1\t/p' Makefile | expand -t 10
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "%-9s %s\n", $$1, $$2}' Makefile
 	@echo
 	@echo "make run NB=02 MODEL=bert-base-uncased CORPUS='texts/*.txt' DEVICE=cuda DTYPE=bfloat16 TEXTS=50"
 

@@ -1,5 +1,7 @@
 """Capture on real and tiny models: z = A V, batches, hooks, tokens, and what goes wrong in words."""
 
+import inspect
+
 import pytest
 import torch
 from conftest import TINY
@@ -7,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnlib import Text, capture, head_outputs, iter_head_outputs, load_corpus, load_model
-from attnlib.capture import Captured, _sentence_ends
+from attnlib.capture import Captured, _layer_numbers, _sentence_ends
+from attnlib.corpus import as_text
 
 LENGTHS = ("Rain.", "Rain fell on the only bank in Sorley, and it fell all day.", "Two words.")
 
@@ -73,6 +76,13 @@ def test_eager_and_fused_attention_agree(tiny, minilm, family, passages):
         fused = head_outputs(model, text, max_tokens=60)
         eager = head_outputs(model, text, max_tokens=60, what=("z", "attention"))
         assert (fused.z - eager.z).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("family", TINY)
+def test_a_family_takes_as_many_tokens_as_it_says(tiny, family):
+    model = tiny(family)
+    with pytest.warns(UserWarning, match="exceed the 64 tokens"):
+        assert len(head_outputs(model, "word " * 100)) == model.max_tokens == 64
 
 
 # --- batches ------------------------------------------------------------------------------------
@@ -290,6 +300,12 @@ def test_a_separator_between_all_sentences(minilm):
 # --- bad input ----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("text", [None, 7, b"Rain"])
+def test_what_is_no_text_is_refused(text):
+    with pytest.raises(ValueError, match="must be a string or a Text, not"):
+        inspect.unwrap(as_text)(text)  # without the type check that only tests have
+
+
 @pytest.mark.parametrize("text", ["", " \n\t"])
 def test_an_empty_text_is_refused(minilm, text):
     with pytest.raises(ValueError, match="empty or only white space"):
@@ -329,10 +345,10 @@ def test_an_impossible_number_of_tokens_is_refused(minilm, max_tokens):
         head_outputs(minilm, "Rain fell.", max_tokens=max_tokens)
 
 
-@pytest.mark.parametrize("layers", [[99], [-7], []])
+@pytest.mark.parametrize("layers", [[99], [-7], [], 6, "0", ["0"], [0.5]])
 def test_a_layer_that_is_not_there_is_refused(minilm, layers):
     with pytest.raises(ValueError, match=r"layers=.* minilm has layers 0 to 5"):
-        head_outputs(minilm, "Rain", layers=layers)
+        inspect.unwrap(_layer_numbers)(minilm, layers)
 
 
 @pytest.mark.parametrize("what", ["zz", (), ("z", "heads")])

@@ -6,6 +6,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 import zipfile
 from importlib import metadata
 from pathlib import Path
@@ -126,6 +127,23 @@ def test_weights_of_another_architecture_are_refused(bert_copy):
         ValueError, match=r"lack 16 tensors, encoder.layer.3.* config and weights match"
     ):
         load_model(str(bert_copy), device="cpu")
+
+
+def test_weights_of_other_sizes_or_cut_short_are_refused(bert_copy):
+    config = json.loads((bert_copy / "config.json").read_text())
+    (bert_copy / "config.json").write_text(json.dumps(config | {"hidden_size": 48}))
+    with pytest.raises(ValueError, match=r"weights of model .* cannot be read .* do not match"):
+        load_model(str(bert_copy), device="cpu")
+    (bert_copy / "config.json").write_text(json.dumps(config))
+    weights = (bert_copy / "model.safetensors").read_bytes()
+    (bert_copy / "model.safetensors").write_bytes(weights[:-100])
+    with pytest.raises(ValueError, match=r"weights of model .* cannot be read .* damaged"):
+        load_model(str(bert_copy), device="cpu")
+
+
+def test_a_known_model_is_known_by_its_hub_id_too():
+    model = load_model(PUBLISHED["minilm"].hub_id, device="cpu")
+    assert model.name == "minilm" and model.provenance["sha256_is_published"]
 
 
 def test_pickled_weights_are_refused(bert_copy):
@@ -327,6 +345,26 @@ def test_a_model_from_the_hub(tiny_folder, tmp_path, monkeypatch):
         ValueError, match="someone/some-model on the hub has no safetensors weights"
     ):
         load_model("someone/some-model", device="cpu")
+
+
+def test_a_hub_that_says_nothing_is_given_up(monkeypatch, tmp_path):
+    monkeypatch.setattr(models, "HUB_PATIENCE_S", 0.05)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(HfApi, "model_info", lambda self, *args, **kwargs: time.sleep(0.5))
+    with pytest.raises(ValueError, match=r"cannot be reached \(no answer within 0.05 s\)"):
+        load_model("someone/some-model")
+
+
+def test_a_hub_that_refuses_the_connection_is_quoted(monkeypatch, tmp_path):
+    hub = Hub(error=ConnectionError("refused"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(
+        HfApi, "model_info", lambda self, *args, **kwargs: hub.model_info(*args, **kwargs)
+    )
+    with pytest.raises(ValueError, match=r"cannot be reached \(ConnectionError: refused\)"):
+        load_model("someone/some-model")
 
 
 def test_a_model_that_the_hub_does_not_have(monkeypatch):

@@ -2,7 +2,6 @@
 
 import json
 import re
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -54,10 +53,14 @@ def small_runs(tmp_path_factory):
 @each_notebook
 def test_it_runs_and_its_parameters_take_effect(small_runs, source):
     _, results = small_runs(source)
-    assert {name: results["settings"][name] for name in SMALL} == SMALL
+    taken = results["settings"]
+    assert {"MAX_TOKENS", "SEED", "DEVICE"} <= set(taken)
+    assert {name: taken[name] for name in SMALL if name in taken}.items() <= SMALL.items()
     assert results["model"]["name"] == "minilm" and results["model"]["sha256_is_published"]
-    expected = {"00_start_here": ("passages", 24)}.get(source.stem, ("lee", SMALL["N_TEXTS"]))
+    expected = {"00_start_here": ("passages: two_banks", 1)}.get(source.stem, ("lee", 6))
     assert (results["corpus"]["name"], results["corpus"]["n_texts"]) == expected
+    n_special = 2
+    assert results["corpus"]["tokens_read"] == expected[1] * (SMALL["MAX_TOKENS"] - n_special)
     assert results["main"]["verdict"] in (
         "ready",
         "holds",
@@ -88,6 +91,31 @@ def test_other_settings_give_other_results(small_runs, source):
     published = load_results(NOTEBOOKS / "results" / run.PUBLISHED_MODEL / f"{source.stem}.json")
     _, results = small_runs(source)
     assert results["values"] != published["values"]
+
+
+@each_notebook
+@pytest.mark.parametrize("family", ["mpnet", "gpt2"])
+def test_it_runs_on_another_model_other_texts_and_in_half_precision(
+    source, family, tiny_folder, passages, tmp_path
+):
+    for text in passages.texts[:5]:
+        (tmp_path / f"{text.source}.txt").write_text(text.text, "utf-8")
+    changed = {
+        "MODEL": str(tiny_folder(family)),
+        "CORPUS": str(tmp_path / "*.txt"),
+        "DTYPE": "bfloat16",
+        "DEVICE": "cpu",
+        "OUT": str(tmp_path / "out"),
+    }
+    if source.stem == "02_compare_tokens":
+        changed["SHARE"] = 0.05
+    run.execute(source, tmp_path / "executed.ipynb", changed)
+    results = load_results(tmp_path / "out" / family / f"{source.stem}.json")
+    assert (results["model"]["name"], results["model"]["dtype"]) == (family, "bfloat16")
+    assert (results["model"]["n_layers"], results["model"]["n_heads"]) == (3, 4)
+    if source.stem != "00_start_here":
+        assert results["corpus"]["name"] == changed["CORPUS"] and results["corpus"]["n_texts"] == 5
+    assert results["settings"].get("SHARE", 0.05) == 0.05
 
 
 def test_capture_is_exact(small_runs):
@@ -178,9 +206,9 @@ def test_only_what_differs_from_the_published_settings_is_passed(tmp_path, monke
     assert run.parameters(run.arguments([])) == {}
     options = [
         "--model",
-        "./a",
+        "a",
         "--corpus",
-        "a/*.txt",
+        "*.txt",
         "--texts",
         "5",
         "--device",
@@ -190,11 +218,13 @@ def test_only_what_differs_from_the_published_settings_is_passed(tmp_path, monke
     ]
     assert run.parameters(run.arguments(options)) == {
         "MODEL": str(tmp_path / "a"),
-        "CORPUS": str(tmp_path / "a" / "*.txt"),
+        "CORPUS": str(tmp_path / "*.txt"),
         "N_TEXTS": 5,
         "DEVICE": "cpu",
         "DTYPE": "float16",
     }
+    (tmp_path / "mpnet").mkdir()  # a known name stays one
+    assert run.parameters(run.arguments(["--model", "mpnet"])) == {"MODEL": "mpnet"}
     assert run.parameters(run.arguments(["--model", "someone/some-model"])) == {
         "MODEL": "someone/some-model"
     }
@@ -286,11 +316,6 @@ def test_the_readme_table_is_the_one_that_the_results_give():
     readme = (run.REPOSITORY / "README.md").read_text("utf-8")
     assert run.readme_table() in readme, "run make render"
     assert run.with_table(readme) == readme
-
-
-def test_the_runner_is_a_script():
-    with pytest.raises(SystemExit):
-        runpy.run_path(str(NOTEBOOKS / "run.py"), run_name="__main__")
 
 
 # --- the repository -----------------------------------------------------------------------------

@@ -105,6 +105,11 @@ def test_a_grid_on_given_axes_with_given_limits():
     assert ax.collections[0].get_clim() == (0, 2)
 
 
+def test_labels_that_do_not_fit_the_matrix_are_refused():
+    with pytest.raises(ValueError, match="2 and 2 token labels for a matrix of 3 x 3"):
+        similarity_map(torch.eye(3), ["a", "b"])
+
+
 def test_half_precision_can_be_drawn():
     head_map(torch.eye(2, dtype=torch.bfloat16), ["a", "b"])
     similarity_map(torch.eye(2, dtype=torch.bfloat16), ["a", "b"])

@@ -1,5 +1,6 @@
 """Similarity mathematics against hand-computed values and slow, obvious code."""
 
+import inspect
 import itertools
 
 import numpy as np
@@ -82,6 +83,38 @@ def test_bad_calls_of_similarity_are_refused():
         similarity(z, "dot", mean=z[0])
     with pytest.raises(ValueError, match="NaN or infinite"):
         similarity(torch.tensor([[1.0, torch.nan]]))
+
+
+def test_the_mean_must_be_finite_too():
+    with pytest.raises(ValueError, match="z, or its mean, holds NaN"):
+        similarity(torch.ones(2, 2), "centred", mean=torch.tensor([0.0, torch.nan]))
+
+
+@pytest.mark.parametrize(
+    "measure", [top_pairs, lambda S: repetition_auroc(S, torch.zeros(3).long())]
+)
+def test_measures_refuse_what_is_not_finite(measure):
+    S = torch.tensor([[1.0, 2.0, torch.nan], [2.0, 1.0, 0.0], [torch.nan, 0.0, 1.0]])
+    with pytest.raises(ValueError, match="S holds NaN or infinite values"):
+        measure(S)
+
+
+def test_lengths_that_do_not_fit_are_refused():
+    S, V, five = torch.eye(3), torch.ones(3, 2), torch.ones(5).bool()
+    for measure, arguments in (
+        (repetition_auroc, (S, five.long())),
+        (pair_auroc, (S, five.expand(5, 5))),
+        (top_pairs, (S, 0.5, five)),
+        (decompose, (S, V, five)),
+    ):
+        with pytest.raises(ValueError, match="has 5 entries for the 3 tokens of"):
+            inspect.unwrap(measure)(*arguments)  # without the shape check that only tests have
+
+
+def test_half_precision_similarity_can_be_measured():
+    S = torch.tensor([[0.0, 3.0, 1.0], [3.0, 0.0, 2.0], [1.0, 2.0, 0.0]], dtype=torch.bfloat16)
+    assert repetition_auroc(S, torch.tensor([1, 1, 2])) == 1
+    assert top_pairs(S, 0.3).tolist() == [[0, 1]]
 
 
 # --- top pairs ----------------------------------------------------------------------------------
