@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jupytext
 import nbformat
 import pytest
 
@@ -135,6 +136,13 @@ def test_the_rendered_copy_belongs_to_its_source(source):
     assert [cell.source for cell in notebook.cells] == [cell.source for cell in again.cells], (
         "run make render"
     )
+
+
+@each_notebook
+def test_saving_in_jupyter_leaves_the_source_as_it_is(source):
+    settings = jupytext.config.load_jupytext_config(str(source))
+    written = jupytext.writes(jupytext.read(source), fmt="py:percent", config=settings)
+    assert written == source.read_text("utf-8")
 
 
 @each_notebook
