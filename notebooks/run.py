@@ -189,7 +189,7 @@ def run_one(source: Path, folder: Path, parameters: dict, render: bool) -> dict:
     target = folder / f"{source.stem}.ipynb"
     row = {"notebook": source.stem, "where": str(target.relative_to(REPOSITORY))}
     try:
-        executed = execute(source, target, parameters)
+        executed = execute(source, target, parameters | {"OUT": str(folder.parent)})
         if render:
             publish(source, executed, folder)
         results = load_results(folder / f"{source.stem}.json")
