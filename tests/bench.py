@@ -11,31 +11,33 @@ import torch
 from attnlib import capture, load_corpus, load_model
 
 BATCH, TOKENS = 16, 256
-REPEATS, WARM_UP, CALLS = 5, 1, 4
+REPEATS, WARM_UP, CALLS = 5, 1, 6
 
 
 def seconds(function, device: torch.device) -> float:
-    """Wall-clock time of one call, from a few in a row, the device's queue emptied before and after."""
-    wait = {"cuda": torch.cuda.synchronize, "mps": torch.mps.synchronize}.get(
-        device.type, lambda: None
-    )
-    wait()
+    """Wall-clock time of one call, the device's queue emptied before and after."""
+    wait = {"cuda": torch.cuda.synchronize, "mps": torch.mps.synchronize}.get(device.type)
+    if wait:
+        wait()
     start = time.perf_counter()
-    for _ in range(CALLS):
-        function()
-    wait()
-    return (time.perf_counter() - start) / CALLS
+    function()
+    if wait:
+        wait()
+    return time.perf_counter() - start
 
 
 def side_by_side(variants: dict, device: torch.device) -> dict[str, list[float]]:
-    """Seconds of each variant, taken in turn, so that a slow moment of the machine hits all of them."""
+    """Seconds of each variant, the mean of a few calls taken in turn: a slow moment of the machine hits all."""
     times: dict[str, list[float]] = {name: [] for name in variants}
     for repeat in range(WARM_UP + REPEATS):
-        first = repeat % len(variants)  # each has each place in the row
-        for name in [*variants][first:] + [*variants][:first]:
-            elapsed = seconds(variants[name], device)
-            if repeat >= WARM_UP:
-                times[name].append(elapsed)
+        sums = dict.fromkeys(variants, 0.0)
+        for call in range(CALLS):
+            first = call % len(variants)  # each has each place in the row
+            for name in [*variants][first:] + [*variants][:first]:
+                sums[name] += seconds(variants[name], device)
+        if repeat >= WARM_UP:
+            for name, total in sums.items():
+                times[name].append(total / CALLS)
     return times
 
 
