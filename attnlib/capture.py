@@ -32,7 +32,7 @@ class Captured:
     """
 
     def __init__(self, what: Sequence[str], layers: Sequence[int], n_heads: int):
-        self.layers = tuple(layers)
+        self.what, self.layers = tuple(what), tuple(layers)
         self._n_heads = n_heads
         self._raw: dict[str, dict[int, Tensor]] = {quantity: {} for quantity in what}
 
@@ -272,19 +272,15 @@ def _run(
 ) -> list[HeadOutputs]:
     """One forward pass over a right-padded batch; each text gets its own part back, without the padding."""
     width = max(len(item) for item in inputs)
-    padding = (
-        model.tokenizer.pad_token_id or 0
-    )  # masked, so any vocabulary index will do where there is none
+    # masked, so any vocabulary index will do where there is none for padding
+    padding = model.tokenizer.pad_token_id or 0
     token_ids = torch.full((len(inputs), width), padding)  # (text, token)
     attended = torch.zeros_like(token_ids)
     for row, item in enumerate(inputs):
         token_ids[row, : len(item)], attended[row, : len(item)] = item.token_ids.cpu(), 1
     with capture(model, layers=layers, what=what) as captured:
         model.net(input_ids=token_ids.to(model.device), attention_mask=attended.to(model.device))
-    stacked = {
-        quantity: getattr(captured, quantity)
-        for quantity in ((what,) if isinstance(what, str) else what)
-    }
+    stacked = {quantity: getattr(captured, quantity) for quantity in captured.what}
     outputs = []
     for row, item in enumerate(inputs):
         n = len(item)

@@ -199,11 +199,6 @@ def load_model(
         )
     provenance = {
         "name": short_name(name),
-        "id": published.hub_id
-        if published
-        else name
-        if origin["source"] == "hub"
-        else short_name(name),
         **origin,
         "fine_tuned_for": published.fine_tuned_for if published else "not known",
         "untrained": untrained,
@@ -217,25 +212,7 @@ def load_model(
             net = net if torch_dtype == "auto" else net.to(torch_dtype)
         else:
             provenance |= _checked_weights(folder, name, published)
-            try:
-                net, loading = AutoModel.from_pretrained(
-                    folder,
-                    dtype=torch_dtype,
-                    use_safetensors=True,
-                    trust_remote_code=False,
-                    output_loading_info=True,
-                )
-            except (OSError, RuntimeError, SafetensorError) as error:
-                raise ValueError(
-                    f"The weights of model {name!r} cannot be read ({str(error).splitlines()[0]}): they are damaged "
-                    "or do not match config.json; copy or download the folder again."
-                ) from error
-            missing = [key for key in loading["missing_keys"] if not key.startswith("pooler.")]
-            if missing:
-                raise ValueError(
-                    f"The weights of model {name!r} lack {len(missing)} tensors, {missing[0]} first: they belong to "
-                    f"another architecture than {config.model_type}; give a folder whose config and weights match."
-                )
+            net = _trained(folder, name, torch_dtype)
     if not tokenizer.is_fast:
         raise ValueError(
             f"The tokenizer of model {name!r} gives no character offsets: save a fast one in its folder."
@@ -249,6 +226,30 @@ def load_model(
         FAMILIES[config.model_type],
         provenance,
     )
+
+
+def _trained(folder: Path, name: str, dtype: torch.dtype | str) -> PreTrainedModel:
+    """The base model with its weights; raises ValueError if they are damaged, or not all of them are there."""
+    try:
+        net, loading = AutoModel.from_pretrained(
+            folder,
+            dtype=dtype,
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+        )
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise ValueError(
+            f"The weights of model {name!r} cannot be read ({str(error).splitlines()[0]}): they are damaged "
+            "or do not match config.json; copy or download the folder again."
+        ) from error
+    missing = [key for key in loading["missing_keys"] if not key.startswith("pooler.")]
+    if missing:
+        raise ValueError(
+            f"The weights of model {name!r} lack {len(missing)} tensors, {missing[0]} first: they belong to another "
+            f"architecture than {net.config.model_type}; give a folder whose config and weights match."
+        )
+    return net
 
 
 def short_name(name: str) -> str:
@@ -287,7 +288,7 @@ def _dtype(dtype: str) -> torch.dtype | str:
 
 @contextmanager
 def _quiet_transformers() -> Iterator[None]:
-    """No loading bars and no report on weights that a base model does not use; missing ones are checked above."""
+    """No loading bars and no report on weights that a base model does not use; missing ones are checked."""
     log = transformers.utils.logging
     verbosity, bars = log.get_verbosity(), log.is_progress_bar_enabled()
     log.set_verbosity_error()
@@ -303,12 +304,14 @@ def _quiet_transformers() -> Iterator[None]:
 def _locate(name: str, published: Published | None) -> tuple[Path, dict]:
     """The folder of a model, and where it is from: an installed package, a folder, or the hub."""
     if published and published.packages:
-        folder = _from_packages(name, published)
+        folder = _from_packages(published)
         if folder:
-            return folder, {"source": "package", "packaged": True, "revision": published.revision}
+            origin = {"id": published.hub_id, "source": "package", "packaged": True}
+            return folder, origin | {"revision": published.revision}
     path = Path(name).expanduser()
     if not published and path.is_dir():
-        return path, {"source": "folder", "packaged": False, "revision": None}
+        origin = {"id": short_name(name), "source": "folder", "packaged": False}
+        return path, origin | {"revision": None}
     return _from_hub(name, published)
 
 
@@ -317,7 +320,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("ATTNLIB_CACHE", "~/.cache/attnlib")).expanduser()
 
 
-def _from_packages(name: str, published: Published) -> Path | None:
+def _from_packages(published: Published) -> Path | None:
     """The folder of a model that Python packages carry; None if they are not installed.
 
     A single package holds the model folder itself.  Several hold the consecutive parts of one zip archive: it is
@@ -407,7 +410,8 @@ def _from_hub(name: str, published: Published | None) -> tuple[Path, dict]:
             f"Model {name!r} is not here: no known name with its package installed, no folder, not in the hub's "
             f"cache, and the hub cannot be reached ({reason}). {remedy}"
         ) from error
-    return Path(folder), {"source": "hub", "packaged": False, "revision": Path(folder).name}
+    origin = {"id": hub_id, "source": "hub", "packaged": False}
+    return Path(folder), origin | {"revision": Path(folder).name}
 
 
 def _only_pickled(place: str) -> str:

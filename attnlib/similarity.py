@@ -276,13 +276,10 @@ def decompose(
             [6., 0.]]))
     """
     A, V = A.float(), V.float()
-    if separators is not None:
-        _check_length("separators", separators, V.shape[-2], "V")
-    is_separator = (
-        torch.zeros(V.shape[-2], device=V.device)
-        if separators is None
-        else separators.to(V.device).float()
-    )
+    if separators is None:
+        separators = torch.zeros(V.shape[-2], dtype=torch.bool)
+    _check_length("separators", separators, V.shape[-2], "V")
+    is_separator = separators.to(V.device).float()
     A_separator, A_other = A * is_separator, A * (1 - is_separator)  # (..., query, key)
     length = (V * V).sum(-1).unsqueeze(-2)  # (..., 1, key): squared length of each value vector
     same_separator = (A_separator * length) @ A_separator.mT

@@ -154,6 +154,11 @@ def is_adjacent(n: int) -> torch.Tensor:
     return torch.ones(n, n).triu(1).tril(1).bool()
 
 
+def compare(z: torch.Tensor, metric: str, mean: torch.Tensor) -> torch.Tensor:
+    """Similarity by one of the three ways; only the centred one needs the mean."""
+    return similarity(z, metric, mean if metric == "centred" else None)
+
+
 def pair_scores(S: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
     """Repetition and neighbour score of each head in one text: (2, layer, head)."""
     return torch.stack([repetition_auroc(S, token_ids), pair_auroc(S, is_adjacent(len(token_ids)))])
@@ -195,10 +200,11 @@ def measure(model, mean: torch.Tensor, label: str) -> dict[str, np.ndarray]:
         body, ids = out.is_body, out.token_ids[out.is_body]
         z, A = out.z[:, :, body].float(), out.attention[:, :, body].float()
         n = len(ids)
-        longest = z.norm(dim=-1) >= z.norm(dim=-1).quantile(0.9, dim=-1, keepdim=True)
+        lengths = z.norm(dim=-1)  # (layer, head, token)
+        longest = lengths >= lengths.quantile(0.9, dim=-1, keepdim=True)
         row = {"average": [], "distance": [], "longest": [], "score": []}
         for metric in METRICS:
-            S = similarity(z, metric, mean if metric == "centred" else None)
+            S = compare(z, metric, mean)
             row["score"].append(pair_scores(S, ids))
             pairs = top_pairs(S, SHARE)  # (layer, head, pair, 2)
             dot_pairs = pairs if metric == "dot" else dot_pairs
@@ -221,9 +227,10 @@ def measure(model, mean: torch.Tensor, label: str) -> dict[str, np.ndarray]:
         ]
         # what the similarity of the high pairs is made of (scalar product: only there the sum is exact)
         flat = dot_pairs[..., 0] * n + dot_pairs[..., 1]  # (layer, head, pair)
+        wide = separators | first  # reading the same one of these needs only these keys
         parts = [
             *decompose(A, out.v, separators),
-            decompose(A, out.v, separators | first).same_separator,
+            decompose(A[..., wide], out.v[:, :, wide]).same_token,
         ]
         row["part"] = [part.flatten(-2).gather(-1, flat).sum(-1) for part in parts]
         rows[index] = {
@@ -316,8 +323,8 @@ for index in tqdm(range(len(corpus)), leave=False):
         (at_input, entering, ids[body], entering.float().mean(1)),
         (shuffled, z, mixed[body], mean),
     ):
-        compared = (similarity(vectors, m, means if m == "centred" else None) for m in METRICS)
-        row.append(torch.stack([pair_scores(S, token_ids) for S in compared]).cpu())
+        scores = [pair_scores(compare(vectors, metric, means), token_ids) for metric in METRICS]
+        row.append(torch.stack(scores).cpu())
 at_input = torch.stack(at_input).numpy()[..., 0]  # (text, metric, kind)
 shuffled = torch.stack(shuffled).numpy()  # (text, metric, kind, layer, head)
 
@@ -473,11 +480,7 @@ words = [token for token, inside in zip(short.tokens, short_body.tolist()) if in
 
 def draw_pairs(layer: int, head: int, metric: str = "cosine", ax=None, title=None):
     """Similarity map of one head (counted from 1) on the opening of the passage, high pairs outlined."""
-    S = similarity(
-        short.z[layer - 1, head - 1, short_body],
-        metric,
-        mean[layer - 1, head - 1] if metric == "centred" else None,
-    )
+    S = compare(short.z[layer - 1, head - 1, short_body], metric, mean[layer - 1, head - 1])
     ax = similarity_map(
         S,
         words,

@@ -136,7 +136,8 @@ def rendered(executed: NotebookNode, source: Path) -> NotebookNode:
         cell.execution_count = done.execution_count
         cell.outputs = [output for output in done.outputs if not _only_live(output)]
         for output in cell.outputs:
-            output.pop("metadata", None) if output.output_type == "stream" else None
+            if output.output_type == "stream":
+                output.pop("metadata", None)
     notebook.metadata = {
         "kernelspec": {
             "display_name": "Python 3 (ipykernel)",

@@ -10,6 +10,7 @@ import time
 import zipfile
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -113,7 +114,7 @@ def test_names_for_files(tmp_path):
 
 
 def test_weights_that_are_not_the_published_ones_are_refused(bert_copy, monkeypatch):
-    monkeypatch.setattr(models, "_from_packages", lambda name, published: bert_copy)
+    monkeypatch.setattr(models, "_from_packages", lambda published: bert_copy)
     with pytest.raises(
         ValueError, match=rf"weights of 'minilm' in .* the published file has {SHA256}: delete"
     ):
@@ -305,20 +306,28 @@ def test_a_hub_that_hangs_is_given_up_within_ten_seconds(tmp_path):
     assert "the hub cannot be reached (no answer within 8 s)" in message and "minilm" in message
 
 
-class Hub:
-    """What the hub would answer: a repository, or an error."""
+@pytest.fixture
+def hub_says(monkeypatch, tmp_path):
+    """A function that makes the hub, if asked, do what another function does; nothing is in the hub's cache."""
 
-    def __init__(self, files=(), error=None, sha="0123abc"):
-        self.sha, self.error = sha, error
-        self.siblings = [type("File", (), {"rfilename": name}) for name in files]
+    def say(answer) -> None:
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+        monkeypatch.setattr(HfApi, "model_info", lambda self, *args, **kwargs: answer())
 
-    def model_info(self, hub_id, *, revision, timeout):
-        if self.error:
-            raise self.error
-        return self
+    return say
 
 
-def test_a_model_from_the_hub(tiny_folder, tmp_path, monkeypatch):
+def raising(error: Exception):
+    """A function that raises ``error``."""
+
+    def fail() -> None:
+        raise error
+
+    return fail
+
+
+def test_a_model_from_the_hub(tiny_folder, tmp_path, monkeypatch, hub_says):
     asked = {}
 
     def snapshot_download(hub_id, **options):
@@ -327,11 +336,9 @@ def test_a_model_from_the_hub(tiny_folder, tmp_path, monkeypatch):
         shutil.copytree(tiny_folder("bert"), folder, dirs_exist_ok=True)
         return str(folder)
 
-    hub = Hub(["config.json", "model.safetensors"])
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(
-        HfApi, "model_info", lambda self, *args, **kwargs: hub.model_info(*args, **kwargs)
-    )
+    files = [SimpleNamespace(rfilename=name) for name in ("config.json", "model.safetensors")]
+    info = SimpleNamespace(sha="0123abc", siblings=files)
+    hub_says(lambda: info)
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
     model = load_model("someone/some-model", device="cpu")
     assert model.name == "someone--some-model"
@@ -340,40 +347,29 @@ def test_a_model_from_the_hub(tiny_folder, tmp_path, monkeypatch):
         asked["allow_patterns"] == ["*.json", "*.txt", "*.model", "*.safetensors"]
         and not asked["local_files_only"]
     )
-    hub.siblings = hub.siblings[:1]
+    info.siblings = files[:1]
     with pytest.raises(
         ValueError, match="someone/some-model on the hub has no safetensors weights"
     ):
         load_model("someone/some-model", device="cpu")
 
 
-def test_a_hub_that_says_nothing_is_given_up(monkeypatch, tmp_path):
+def test_a_hub_that_says_nothing_is_given_up(monkeypatch, hub_says):
     monkeypatch.setattr(models, "HUB_PATIENCE_S", 0.05)
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr(HfApi, "model_info", lambda self, *args, **kwargs: time.sleep(0.5))
+    hub_says(lambda: time.sleep(0.5))
     with pytest.raises(ValueError, match=r"cannot be reached \(no answer within 0.05 s\)"):
         load_model("someone/some-model")
 
 
-def test_a_hub_that_refuses_the_connection_is_quoted(monkeypatch, tmp_path):
-    hub = Hub(error=ConnectionError("refused"))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr(
-        HfApi, "model_info", lambda self, *args, **kwargs: hub.model_info(*args, **kwargs)
-    )
+def test_a_hub_that_refuses_the_connection_is_quoted(hub_says):
+    hub_says(raising(ConnectionError("refused")))
     with pytest.raises(ValueError, match=r"cannot be reached \(ConnectionError: refused\)"):
         load_model("someone/some-model")
 
 
-def test_a_model_that_the_hub_does_not_have(monkeypatch):
+def test_a_model_that_the_hub_does_not_have(hub_says):
     response = httpx.Response(404, request=httpx.Request("GET", "http://127.0.0.1"))
-    hub = Hub(error=RepositoryNotFoundError("no", response=response))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(
-        HfApi, "model_info", lambda self, *args, **kwargs: hub.model_info(*args, **kwargs)
-    )
+    hub_says(raising(RepositoryNotFoundError("no", response=response)))
     with pytest.raises(
         ValueError,
         match="Model 'minilmm' is unknown: no such folder, and the hub shows no public minilmm",
