@@ -2,6 +2,7 @@
 
 from attnlib.capture import HeadOutputs, capture, head_outputs, iter_head_outputs
 from attnlib.corpus import Corpus, Text, load_corpus
+from attnlib.inference import head_roles, interval, judge
 from attnlib.models import Model, load_model
 from attnlib.plots import head_map, layer_head_grid, set_style, similarity_map
 from attnlib.results import load_results, save_figure, save_results, summary, versions
@@ -14,6 +15,7 @@ from attnlib.similarity import (
     similarity,
     top_pairs,
 )
+from attnlib.survey import survey
 
 __all__ = [
     "Corpus",
@@ -24,7 +26,10 @@ __all__ = [
     "decompose",
     "head_map",
     "head_outputs",
+    "head_roles",
+    "interval",
     "iter_head_outputs",
+    "judge",
     "layer_head_grid",
     "load_corpus",
     "load_model",
@@ -39,6 +44,7 @@ __all__ = [
     "similarity",
     "similarity_map",
     "summary",
+    "survey",
     "top_pairs",
     "versions",
 ]

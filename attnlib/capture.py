@@ -1,15 +1,17 @@
-"""Read head output vectors, attention weights, queries, keys and values out of an unmodified model.
+"""Read head output vectors, attention weights, queries, keys, values and layer inputs out of an unmodified model.
 
 ``capture`` owns its hooks around any forward pass; ``head_outputs`` goes from text to labelled tensors.  Hooks only
 look: they return None, so the model computes what it computes without them.
 """
 
+import hashlib
 import warnings
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -17,18 +19,20 @@ from tqdm import tqdm
 
 from attnlib.corpus import Text, as_text
 from attnlib.models import Model, submodule
+from attnlib.similarity import is_finite
 
-QUANTITIES = ("z", "attention", "q", "k", "v")
+QUANTITIES = ("z", "attention", "q", "k", "v", "input")
 SENTENCE_END = frozenset(".!?…。！？")
 BLANK = "␣"  # how a token of nothing but white space is shown
 CLOSING = frozenset("\"'”’)]»")
 
 
 class Captured:
-    """What one forward pass left behind, as attributes ``z``, ``attention``, ``q``, ``k``, ``v``.
+    """What one forward pass left behind, as attributes ``z``, ``attention``, ``q``, ``k``, ``v``, ``input``.
 
-    z, q, k, v: (batch, layer, head, token, d_head); attention: (batch, layer, head, query, key), rows sum to 1.
-    Reading one stacks the layers asked for.  A second forward inside the same ``with`` replaces what the first left.
+    z, q, k, v: (batch, layer, head, token, d_head); attention: (batch, layer, head, query, key), rows sum to 1;
+    input: (batch, layer, token, d_model), what the heads of a layer read.  Reading one stacks the layers asked for.
+    A second forward inside the same ``with`` replaces what the first left.
     """
 
     def __init__(self, what: Sequence[str], layers: Sequence[int], n_heads: int):
@@ -39,7 +43,7 @@ class Captured:
     def keep(self, quantity: str, layer: int, raw: Tensor) -> None:
         self._raw[quantity][layer] = raw
 
-    def __getattr__(self, quantity: str) -> Tensor:
+    def _by_layer(self, quantity: str) -> list[Tensor]:
         if quantity not in QUANTITIES:
             raise AttributeError(f"Captured has no {quantity!r}, only {', '.join(QUANTITIES)}.")
         raw = self._raw.get(quantity, {})
@@ -48,11 +52,27 @@ class Captured:
                 f"No {quantity} was captured: name it in what=, and run the model's forward pass inside the 'with'."
             )
         tensors = [raw[layer] for layer in self.layers]
-        if quantity != "attention":  # (batch, token, head * d_head) -> (batch, head, token, d_head)
+        if quantity not in (
+            "attention",
+            "input",
+        ):  # (batch, token, head * d_head) is cut into heads
             tensors = [
-                tensor.unflatten(-1, (self._n_heads, -1)).transpose(1, 2) for tensor in tensors
+                tensor.unflatten(-1, (self._n_heads, -1)).transpose(
+                    1, 2
+                )  # (batch, head, token, d_head)
+                for tensor in tensors
             ]
-        return torch.stack(tensors, dim=1)
+        return tensors
+
+    def __getattr__(self, quantity: str) -> Tensor:
+        return torch.stack(self._by_layer(quantity), dim=1)
+
+    def of_text(self, quantity: str, row: int, n_tokens: int) -> Tensor:
+        """The part of one text of the batch, padding left out, as a copy: (layer, ...)."""
+        tensors = [tensor[row, ..., :n_tokens, :] for tensor in self._by_layer(quantity)]
+        return torch.stack(
+            [tensor[..., :n_tokens] for tensor in tensors] if quantity == "attention" else tensors
+        )
 
 
 def _layer_numbers(model: Model, layers: Iterable[int] | None) -> list[int]:
@@ -79,7 +99,8 @@ def capture(
     Parameters
     ----------
     layers : counted from 0, negative from the last; None for all
-    what : some of "z" (head output vectors, A V before the output projection), "attention" (A), "q", "k", "v"
+    what : some of "z" (head output vectors, A V before the output projection), "attention" (A), "q", "k", "v",
+        "input" (the vectors that the heads of a layer read; in the first layer no head has touched them yet)
 
     "attention" switches the model to eager attention inside the ``with``, since the fused kernels never form A; z
     then differs from the fused one by rounding only.  The hooks, and only these, are removed when the block ends,
@@ -133,6 +154,12 @@ def _attach(
             captured.keep("attention", layer, output[1] if isinstance(output, tuple) else output)
 
         return submodule(model.net, family.attention, layer).register_forward_hook(after_attention)
+    if quantity == "input":
+
+        def before_query(module, args) -> None:
+            captured.keep("input", layer, args[0])
+
+        return submodule(model.net, family.query, layer).register_forward_pre_hook(before_query)
     paths = {"q": family.query, "k": family.key, "v": family.value}
     part = "qkv".index(quantity) if family.query == family.value else None  # None: not fused
 
@@ -157,6 +184,7 @@ class HeadOutputs:
     layers : the layers, counted from 0, along the layer axis
     z, q, k, v : (layer, head, token, d_head), None unless asked for
     attention : (layer, head, query, key), rows sum to 1; None unless asked for
+    input : (layer, token, d_model), what the heads of each layer read; None unless asked for
     """
 
     text: Text
@@ -174,6 +202,7 @@ class HeadOutputs:
     q: Float[Tensor, "layer head token d_head"] | None = None
     k: Float[Tensor, "layer head token d_head"] | None = None
     v: Float[Tensor, "layer head token d_head"] | None = None
+    input: Float[Tensor, "layer token d_model"] | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -187,6 +216,7 @@ def head_outputs(
     layers: Iterable[int] | None = None,
     max_tokens: int | None = None,
     separators: str = "end",
+    shuffle: int | None = None,
     batch_tokens: int = 4096,
 ) -> HeadOutputs | list[HeadOutputs]:
     """Run a model on one text or several and return what its heads computed, labelled token by token.
@@ -194,11 +224,13 @@ def head_outputs(
     Parameters
     ----------
     text : a string, a ``Text``, or a sequence of them (a ``Corpus`` is one): then a list comes back, in order
-    what : some of "z", "attention", "q", "k", "v"; see ``capture``
+    what : some of "z", "attention", "q", "k", "v", "input"; see ``capture``
     layers : counted from 0; None for all
     max_tokens : cut each text to this many tokens, special ones included; None for as many as the model can take,
         and then a warning says how much did not fit
     separators : "end", the model's usual input; "between", one more separator token between any two sentences
+    shuffle : a seed: the tokens of the text itself are put in random order, the same for the same text and seed, and
+        sentences stay where they were: the control for word order; None for the text as it is
     batch_tokens : how many tokens, padding included, go through the model at a time
 
     A text gives the same vectors alone as in a batch, to rounding.  Raises ValueError for an empty text, an unknown
@@ -214,6 +246,7 @@ def head_outputs(
         layers=layers,
         max_tokens=max_tokens,
         separators=separators,
+        shuffle=shuffle,
         batch_tokens=batch_tokens,
     )
     if isinstance(text, str | Text):
@@ -231,6 +264,7 @@ def iter_head_outputs(
     layers: Iterable[int] | None = None,
     max_tokens: int | None = None,
     separators: str = "end",
+    shuffle: int | None = None,
     batch_tokens: int = 4096,
     progress: str | None = None,
 ) -> Iterator[tuple[int, HeadOutputs]]:
@@ -246,6 +280,8 @@ def iter_head_outputs(
     """
     layers = _layer_numbers(model, layers)
     inputs = [_tokenize(model, as_text(text), max_tokens, separators) for text in texts]
+    if shuffle is not None:
+        inputs = [_shuffled(item, shuffle) for item in inputs]
     cut = [item.n_cut for item in inputs if item.n_cut]
     if cut and max_tokens is None:
         warnings.warn(
@@ -280,23 +316,13 @@ def _run(
         token_ids[row, : len(item)], attended[row, : len(item)] = item.token_ids.cpu(), 1
     with capture(model, layers=layers, what=what) as captured:
         model.net(input_ids=token_ids.to(model.device), attention_mask=attended.to(model.device))
-    stacked = {quantity: getattr(captured, quantity) for quantity in captured.what}
     outputs = []
     for row, item in enumerate(inputs):
-        n = len(item)
-        # clone: a view would keep the whole batch in memory
-        parts = {
-            quantity: tensor[row, :, :, :n, :n].clone()
-            if quantity == "attention"
-            else tensor[row, :, :, :n].clone()
-            for quantity, tensor in stacked.items()
-        }
+        parts = {quantity: captured.of_text(quantity, row, len(item)) for quantity in captured.what}
         for quantity, tensor in parts.items():
-            if not torch.isfinite(tensor).all():
+            if not is_finite(tensor):
                 broken = [
-                    layer
-                    for layer, part in zip(layers, tensor, strict=True)
-                    if not torch.isfinite(part).all()
+                    layer for layer, part in zip(layers, tensor, strict=True) if not is_finite(part)
                 ]
                 raise ValueError(
                     f"{quantity} of {model.name} holds NaN or infinite values from layer {broken[0]} on (counted from "
@@ -304,6 +330,28 @@ def _run(
                 )
         outputs.append(HeadOutputs(**{**vars(item), **parts, "layers": tuple(layers)}))
     return outputs
+
+
+def text_rng(text: Text, seed: int) -> np.random.Generator:
+    """Random numbers that depend on the text and the seed alone, not on the texts read before."""
+    digest = hashlib.sha256(f"{seed} {text.text}".encode()).digest()
+    return np.random.default_rng(int.from_bytes(digest[:8], "big"))
+
+
+def _shuffled(item: HeadOutputs, seed: int) -> HeadOutputs:
+    """The same tokens with those of the text itself in random order; places, sentences and separators stay."""
+    rng = text_rng(item.text, seed)
+    places = item.is_body.nonzero().squeeze(-1).tolist()
+    order = list(range(len(item)))
+    for place, source in zip(places, rng.permutation(places).tolist(), strict=True):
+        order[place] = source
+    return replace(
+        item,
+        tokens=[item.tokens[source] for source in order],
+        token_ids=item.token_ids[order],
+        offsets=[item.offsets[source] for source in order],
+        is_sentence_end=item.is_sentence_end[order],
+    )
 
 
 def _tokenize(model: Model, text: Text, max_tokens: int | None, separators: str) -> HeadOutputs:

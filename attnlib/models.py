@@ -1,12 +1,13 @@
 """Name, load and check a model, and know where each family of models keeps its head outputs."""
 
+import copy
 import hashlib
 import os
 import threading
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -19,6 +20,7 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoTokenizer,
+    PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -153,6 +155,9 @@ class Model:
         return self.net.device
 
 
+_UNTRAINED = {"untrained": True, "fine_tuned_for": "nothing (random weights)"}
+
+
 def load_model(
     name: str = "minilm",
     *,
@@ -205,10 +210,8 @@ def load_model(
     }
     with _quiet_transformers():
         if untrained:
-            provenance |= {"seed": seed, "fine_tuned_for": "nothing (random weights)"}
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed)
-                net = AutoModel.from_config(config, dtype=torch.get_default_dtype())
+            provenance |= _UNTRAINED | {"seed": seed}
+            net = _random_net(config, seed)
             net = net if torch_dtype == "auto" else net.to(torch_dtype)
         else:
             provenance |= _checked_weights(folder, name, published)
@@ -226,6 +229,27 @@ def load_model(
         FAMILIES[config.model_type],
         provenance,
     )
+
+
+def _random_net(config: PretrainedConfig, seed: int) -> PreTrainedModel:
+    """The architecture of ``config`` with random weights, the same for the same seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return AutoModel.from_config(config, dtype=torch.get_default_dtype())
+
+
+def untrained_copy(model: Model, seed: int = 0) -> Model:
+    """The same architecture and tokenizer with random weights drawn from ``seed``, on the same device: the control.
+
+    >>> untrained_copy(load_model("minilm", device="cpu"), seed=3).name
+    'minilm-untrained'
+    """
+    with _quiet_transformers():
+        net = _random_net(copy.deepcopy(model.net.config), seed)
+    known = {key: model.provenance[key] for key in model.provenance if not key.startswith("sha256")}
+    provenance = known | _UNTRAINED | {"seed": seed}
+    net = net.to(model.device, model.net.dtype).eval()
+    return replace(model, net=net, name=f"{model.name}-untrained", provenance=provenance)
 
 
 def _trained(folder: Path, name: str, dtype: torch.dtype | str) -> PreTrainedModel:

@@ -56,8 +56,13 @@ def similarity(
     return z @ z.mT
 
 
+def is_finite(values: Tensor) -> bool:
+    """Whether no value is NaN or infinite; reads the values once and writes nothing."""
+    return not values.numel() or all(map(math.isfinite, torch.stack(values.aminmax()).tolist()))
+
+
 def _check_finite(values: Tensor, name: str) -> None:
-    if not torch.isfinite(values).all():
+    if not is_finite(values):
         raise ValueError(
             f"{name} holds NaN or infinite values: check the weights, or load the model with dtype='float32'."
         )
@@ -82,6 +87,79 @@ def _pair_indices(
     return kept[torch.triu_indices(len(kept), len(kept), offset=1, device=device)]
 
 
+class RankedPairs:
+    """The pairs i < j of S and their values, sorted once: high pairs and AUROCs are read off the same order.
+
+    Parameters
+    ----------
+    S : (..., token, token); only the upper triangle is read
+    mask : (token,), True for the tokens that may form a pair; None for all
+
+    Raises ValueError for values that are not finite.
+
+    >>> ranked = RankedPairs(torch.tensor([[9.0, 1.0, 5.0], [1.0, 9.0, 2.0], [5.0, 2.0, 9.0]]))
+    >>> ranked.values, ranked.top(0.6).tolist()
+    (tensor([1., 5., 2.]), [[0, 2], [1, 2]])
+    """
+
+    def __init__(
+        self, S: Float[Tensor, "*batch token token"], mask: Bool[Tensor, " maskable"] | None = None
+    ):
+        n_tokens = S.shape[-1]
+        self.pairs = _pair_indices(n_tokens, mask, S.device)  # (2, pair), in pair order
+        flat = self.pairs[0] * n_tokens + self.pairs[1]
+        self.values = S.flatten(-2).float().index_select(-1, flat)  # (..., pair)
+        _check_finite(self.values, "S")
+        self._sorted = _sorted(self.values)
+
+    def top(self, share: float = 0.01) -> Int[Tensor, "*batch high 2"]:
+        """The top ``share`` of the pairs, strongest first; see ``top_pairs``.  Those of a smaller share come first."""
+        n_top = n_high_pairs(self.values.shape[-1], share)
+        if n_top == 0:
+            return self.pairs.new_empty(*self.values.shape[:-1], 0, 2)
+        weakest = self._sorted[..., -n_top, None]
+        chosen = self.values >= weakest
+        if (
+            chosen.sum() > n_top * chosen[..., 0].numel()
+        ):  # ties at the edge: take them in pair order
+            above, tied = self.values > weakest, self.values == weakest
+            room = n_top - above.sum(-1, keepdim=True)
+            chosen = above | (tied & (tied.cumsum(-1) <= room))
+        index = chosen.nonzero()[:, -1].reshape(*self.values.shape[:-1], n_top)  # in pair order
+        order = self.values.gather(-1, index).argsort(dim=-1, descending=True, stable=True)
+        return self.pairs.T[index.gather(-1, order)]
+
+    def auroc(
+        self, positive: Int[Tensor, " positive"], among: Int[Tensor, " chosen"] | None = None
+    ) -> Float[Tensor, "*batch"]:
+        """How well S tells the positive pairs from all others, or from the others ``among`` some; see ``pair_auroc``.
+
+        Both are places in ``pairs``; those of ``positive`` have to be in ``among`` too.
+        """
+        values = self.values.index_select(-1, positive)  # (..., positive pair)
+        ranked = self._sorted
+        if among is not None:
+            ranked = _sorted(self.values.index_select(-1, among))
+        n, n_others = values.shape[-1], ranked.shape[-1] - values.shape[-1]
+        # twice the number of pairs of pairs that are in the right order, ties counting half
+        below = torch.searchsorted(ranked, values) + torch.searchsorted(ranked, values, right=True)
+        won = below.sum(-1) - n * n  # positive pairs against each other: half of them, always
+        return won / (2 * n * n_others) if n * n_others else won * math.nan
+
+
+def n_high_pairs(n_pairs: int, share: float) -> int:
+    """How many pairs are the top ``share`` of ``n_pairs``: rounded to the nearest whole number, at least 1.
+
+    >>> n_high_pairs(n_pairs=32131, share=0.01), n_high_pairs(3, 0.01), n_high_pairs(0, 0.01)
+    (321, 1, 0)
+    """
+    if not 0 < share <= 1:
+        raise ValueError(
+            f"share={share} must be above 0 and at most 1 (0.01 means the top 1 % of pairs)."
+        )
+    return max(1, math.floor(share * n_pairs + 0.5)) if n_pairs else 0
+
+
 def top_pairs(
     S: Float[Tensor, "*batch token token"],
     share: float = 0.01,
@@ -104,25 +182,7 @@ def top_pairs(
     tensor([[0, 2],
             [1, 2]])
     """
-    if not 0 < share <= 1:
-        raise ValueError(
-            f"share={share} must be above 0 and at most 1 (0.01 means the top 1 % of pairs)."
-        )
-    pairs = _pair_indices(S.shape[-1], mask, S.device)  # (2, all pairs)
-    n_pairs = pairs.shape[1]
-    n_top = max(1, math.floor(share * n_pairs + 0.5)) if n_pairs else 0
-    if n_top == 0:
-        return pairs.new_empty(*S.shape[:-2], 0, 2)
-    values = S[..., pairs[0], pairs[1]].float()  # (..., all pairs)
-    _check_finite(values, "S")
-    weakest = values.topk(n_top, dim=-1).values[..., -1:]
-    # topk breaks ties as it likes, so take only the threshold from it and fill up with ties in pair order
-    above, tied = values > weakest, values == weakest
-    room = n_top - above.sum(-1, keepdim=True)
-    chosen = above | (tied & (tied.cumsum(-1) <= room))
-    index = chosen.nonzero()[:, -1].reshape(*S.shape[:-2], n_top)  # (..., pair), in pair order
-    order = values.gather(-1, index).argsort(dim=-1, descending=True, stable=True)
-    return pairs.T[index.gather(-1, order)]
+    return RankedPairs(S, mask).top(share)
 
 
 def relative_distance(
@@ -155,7 +215,7 @@ def same_sentence_lift(
     pairs : (..., pair, 2), as from ``top_pairs`` over the same tokens
     sentence : (token,), the index of each token's sentence; -1 for a token outside all sentences, which is in no pair
 
-    Returns (...,): 0 or more; NaN where there are no pairs or where no two tokens share a sentence.
+    Returns (...,): 0 or more; NaN where there are no pairs, where no two tokens share a sentence, or all do.
 
     >>> same_sentence_lift(torch.tensor([[0, 1]]), torch.tensor([0, 0, 1, 1]))  # all of the pairs, 2 of 6 by chance
     tensor(3.)
@@ -166,11 +226,35 @@ def same_sentence_lift(
         raise ValueError(
             "pairs contain a token outside all sentences (sentence -1): draw them from body tokens only."
         )
-    counts = torch.bincount(sentence[sentence >= 0]).float()  # (sentence,) tokens in each
+    chance = same_sentence_chance(sentence)
+    return (ends[..., 0] == ends[..., 1]).float().mean(-1) / chance
+
+
+def same_sentence_chance(sentence: Int[Tensor, " token"]) -> float:
+    """The share of all pairs of tokens that lie inside one sentence; NaN where it is 0 or 1: nothing to prefer.
+
+    ``sentence`` is (token,), -1 for a token outside all sentences, which is in no pair.
+
+    >>> same_sentence_chance(torch.tensor([0, 0, 1, 1])), same_sentence_chance(torch.tensor([0, 0]))
+    (0.3333333333333333, nan)
+    """
+    counts = torch.bincount(sentence[sentence >= 0]).double()  # (sentence,) tokens in each
     n_tokens = counts.sum()
-    chance = (counts * (counts - 1)).sum() / (n_tokens * (n_tokens - 1))
-    lift = (ends[..., 0] == ends[..., 1]).float().mean(-1) / chance
-    return torch.where(chance > 0, lift, torch.nan)
+    chance = float((counts * (counts - 1)).sum() / (n_tokens * (n_tokens - 1)))
+    return chance if 0 < chance < 1 else math.nan
+
+
+def same_sentence_by_distance(sentence: Int[Tensor, " token"]) -> Float[Tensor, " distance"]:
+    """The share of all pairs at each distance 0, 1, 2, ... that lie inside one sentence: what nearness alone predicts.
+
+    ``sentence`` is (token,), the index of each token's sentence; every token has one.
+
+    >>> same_sentence_by_distance(torch.tensor([0, 0, 1, 1]))  # at distance 1: two of the three pairs
+    tensor([1.0000, 0.6667, 0.0000, 0.0000])
+    """
+    n = len(sentence)
+    same = (sentence[:, None] == sentence[None, :]).float()
+    return torch.stack([same.diagonal(distance).mean() for distance in range(n)])
 
 
 def pair_auroc(
@@ -197,15 +281,9 @@ def pair_auroc(
     tensor(1.)
     """
     _check_length("positive", positive, S.shape[-1], "S")
-    i, j = _pair_indices(S.shape[-1], mask, S.device)
-    values, is_positive = S[..., i, j].float(), positive.to(S.device)[i, j]
-    _check_finite(values, "S")
-    positives = values[..., is_positive].contiguous()  # (..., positive pair)
-    others = _sorted(values[..., ~is_positive])  # (..., other pair)
-    below = torch.searchsorted(others, positives) + torch.searchsorted(
-        others, positives, right=True
-    )
-    return below.sum(-1).float() / (2 * positives.shape[-1] * others.shape[-1])  # 0 / 0 is NaN
+    ranked = RankedPairs(S, mask)
+    i, j = ranked.pairs
+    return ranked.auroc(positive.to(S.device)[i, j].nonzero().squeeze(-1))
 
 
 def _sorted(values: Tensor) -> Tensor:

@@ -1,0 +1,233 @@
+"""Verdicts: heads with a known answer are recognised, noise stays undecided, and the statistics are those of scipy."""
+
+import dataclasses
+import sys
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from conftest import SIZES, save_tokenizer
+
+from attnlib import head_roles, judge, load_model, survey
+from attnlib.corpus import Corpus, as_text
+from attnlib.inference import (
+    ROLES,
+    usual_anchor,
+)
+
+survey_module = sys.modules["attnlib.survey"]  # attnlib.survey is the function
+BOTH = ("untrained", "shuffled")
+
+
+@pytest.fixture(scope="module")
+def stories(passages):
+    """Twenty-four short texts of a few sentences each, cut from the passages."""
+    texts = []
+    for passage in passages:
+        for first in range(0, len(passage.sentences) - 2, 3):
+            start, end = passage.sentences[first][0], passage.sentences[first + 2][1]
+            texts.append(as_text(passage.text[start:end], f"{passage.source} {first}"))
+    return Corpus("stories", tuple(texts[:24]))
+
+
+def small_model(folder, passages, layers: int, heads: int):
+    config = transformers.BertConfig(
+        **SIZES | dict(num_hidden_layers=layers, num_attention_heads=heads),
+        max_position_embeddings=128,
+    )
+    config.vocab_size = save_tokenizer(
+        folder, [text.text for text in passages], adds_special_tokens=True
+    )
+    transformers.AutoModel.from_config(config).save_pretrained(folder)
+    return load_model(str(folder), device="cpu")
+
+
+def planted(monkeypatch, plant) -> None:
+    """Replace what the heads computed: ``plant(output, rng, control)`` gives z and, if it likes, attention."""
+    real = survey_module.iter_head_outputs
+
+    def replaced(model, texts, *, shuffle=None, **options):
+        control = "shuffled" if shuffle is not None else model.provenance["untrained"]
+        for index, output in real(model, texts, shuffle=shuffle, **options):
+            rng = np.random.default_rng([len(output.text.text), sum(output.text.text.encode())])
+            rng = np.random.default_rng(
+                [rng.integers(2**31), 1 + bool(control) + (control == "shuffled")]
+            )
+            noise = noise_like(output, rng)
+            yield (
+                index,
+                dataclasses.replace(output, **noise | (plant(output, rng) if not control else {})),
+            )
+
+    monkeypatch.setattr(survey_module, "iter_head_outputs", replaced)
+
+
+def noise_like(output, rng) -> dict:
+    return {
+        name: torch.from_numpy(rng.normal(size=tuple(getattr(output, name).shape))).float()
+        for name in ("z", "input")
+        if getattr(output, name) is not None
+    }
+
+
+def one_hot(index: torch.Tensor, rng, width: int) -> torch.Tensor:
+    """A random unit vector for every number: tokens with the same number get the same one."""
+    kinds, place = index.unique(return_inverse=True)
+    vectors = torch.from_numpy(rng.normal(size=(len(kinds), width))).float()
+    return torch.nn.functional.normalize(vectors, dim=-1)[place]
+
+
+THE = []  # the vocabulary index of " the", once the tokenizer is there
+
+
+def plant_roles(output, rng) -> dict:
+    """Head 1 of layer 1 sees repetitions only, head 2 neighbours, head 3 sentences, head 4 has the anchor "the"."""
+    if output.z is None:
+        return {}
+    z = noise_like(output, rng)["z"]
+    n, width = len(output), z.shape[-1]
+    z[0, 0] = one_hot(output.token_ids, rng, width)
+    steps = torch.from_numpy(rng.normal(size=(n + 1, width))).float()
+    z[0, 1] = steps[:-1] + steps[1:]  # shares one of two parts with each neighbour
+    z[0, 2] = one_hot(output.sentence, rng, width) + 0.1 * z[0, 2]
+    is_anchor = torch.isin(output.token_ids, torch.tensor(THE))
+    z[0, 3] = torch.where(is_anchor[:, None], 9 * torch.ones(width), 0.1 * z[0, 3])
+    return {"z": z}
+
+
+@pytest.fixture(scope="module")
+def with_roles(stories, passages, tmp_path_factory):
+    model = small_model(tmp_path_factory.mktemp("roles"), passages, layers=2, heads=4)
+    THE[:] = model.tokenizer(" the", add_special_tokens=False)["input_ids"]
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        planted(monkeypatch, plant_roles)
+        return survey(
+            model, stories, max_tokens=120, share=(0.01, 0.05), controls=BOTH, progress=False
+        )
+
+
+# --- heads with a known answer --------------------------------------------------------------------
+
+
+def test_planted_heads_get_their_roles_and_no_other_head_does(with_roles):
+    data = with_roles
+    roles = head_roles(data, metric="cosine")
+    names = roles.role_of_head[0, :3].values.tolist()
+    assert names == ["repetition", "neighbour", "same sentence"]
+    of_pairs = roles.passes.sel(role=["repetition", "neighbour", "same sentence"])
+    assert of_pairs.isel(layer=slice(1, None)).sum() == 0  # the others are noise
+    assert roles.score.sel(role="repetition")[0, 0] > 0.99
+    assert roles.score.sel(role="neighbour")[0, 1] > 0.75
+    assert roles.score.sel(role="same sentence")[0, 2] > 1.5
+    assert (roles.margin.sel(role="neighbour")[0, 1] > 0.3) and set(ROLES) == set(roles.role.values)
+
+
+def test_a_planted_repetition_head_supports_the_claim(with_roles):
+    data = with_roles
+    verdict = judge("S2", data, metric="cosine")
+    assert verdict.verdict == "supported" and verdict.robustness == 1
+    assert verdict.heads["best"] == [1, 1] and verdict.heads["passing"] == 1
+    assert verdict.estimate > 0.99 and verdict.levels["shuffled text"].level < 0.55
+    assert verdict.controls["untrained"] < 0.6
+    assert verdict.heads["above"] == dict.fromkeys(verdict.levels, 1) and verdict.heads["of"] == 8
+
+
+def test_a_planted_anchor_is_found_in_every_text(with_roles):
+    anchors = with_roles.anchor.sel(condition="model", metric="dot", share=0.05)[:, 0, 3]
+    assert (anchors == THE[0]).mean() > 0.8  # a pair has two ends, so once in a text is not enough
+    assert usual_anchor(anchors.expand_dims("head")).values.tolist() == THE
+
+
+def test_anchors_of_their_own_support_the_claim(stories, passages, tmp_path, monkeypatch):
+    def own_anchors(output, rng) -> dict:
+        """Each of the 6 heads compares one token type only: the most frequent, the second most frequent, ..."""
+        if output.z is None:
+            return {}
+        z = 0.01 * noise_like(output, rng)["z"]
+        kinds = COMMON[: z.shape[0] * z.shape[1]]
+        for number, token_id in enumerate(kinds):
+            z.view(-1, *z.shape[2:])[number][output.token_ids == token_id] = 3.0
+        return {"z": z}
+
+    model = small_model(tmp_path, passages, layers=2, heads=3)
+    counts = np.bincount(
+        np.concatenate(
+            [model.tokenizer(text.text, add_special_tokens=False)["input_ids"] for text in stories]
+        )
+    )
+    COMMON = np.argsort(-counts)[:6].tolist()
+    planted(monkeypatch, own_anchors)
+    data = survey(
+        model, stories, max_tokens=120, metrics="dot", controls=BOTH, share=0.001, progress=False
+    )
+    verdict = judge("S6", data)
+    assert verdict.verdict == "supported", verdict.levels
+    usual = usual_anchor(data.anchor.sel(condition="model", metric="dot", share=0.001))
+    assert (usual.values.ravel() == COMMON).mean() > 0.8
+
+
+def test_planted_layers_decide_the_claims_about_layers(stories, passages, tmp_path, monkeypatch):
+    def shrinking(output, rng) -> dict:
+        """First layer: far tokens are alike; last: neighbours of the same sentence, and all read separators."""
+        replaced = {}
+        if output.z is not None:
+            z = noise_like(output, rng)["z"]
+            place = torch.arange(len(output)).float()
+            near = torch.exp(-((place[:, None] - place[None, ::4]) ** 2) / 8)
+            sentences = one_hot(output.sentence, rng, z.shape[-1])
+            z[-1] = 0.1 * z[-1] + 3 * sentences
+            z[-1, :, :, : near.shape[1]] += 3 * near[:, : z.shape[-1]]
+            replaced["z"] = z
+        A = output.attention.clone()
+        A[:] = 1 / len(output)
+        A[-1] = 0.1 * A[-1]
+        wanted = output.is_sep | output.is_sentence_end
+        A[-1][..., wanted] += 0.9 / wanted.sum()
+        return replaced | {"attention": A}
+
+    def shrinking_or_nothing(output, rng) -> dict:
+        return {} if output.attention is None else shrinking(output, rng)
+
+    model = small_model(tmp_path, passages, layers=2, heads=2)
+    planted(monkeypatch, shrinking_or_nothing)
+    data = survey(
+        model, stories, max_tokens=80, metrics="dot", controls=BOTH, share=0.01, progress=False
+    )
+    for claim in ("S1", "S4", "S5"):
+        verdict = judge(claim, data)
+        assert verdict.verdict == "supported", (claim, verdict.levels)
+        assert verdict.n_texts >= 20 and set(verdict.controls) == set(BOTH)
+    # turned around, the same layers contradict the claims
+    turned = data.isel(layer=slice(None, None, -1))
+    assert [judge(claim, turned).verdict for claim in ("S1", "S4")] == ["contradicted"] * 2
+
+
+@pytest.mark.slow
+def test_a_noise_head_stays_undecided_and_chance_lies_inside_its_interval(
+    stories, passages, tmp_path, monkeypatch
+):
+    """In 100 seeds: that checks the coverage of the intervals, at 95 % each."""
+    model = small_model(tmp_path, passages, layers=2, heads=1)
+    real = survey_module.iter_head_outputs
+    undecided, inside = {}, {}
+    for seed in range(100):
+
+        def noise(model, texts, *, shuffle=None, _seed=seed, **options):
+            control = 1 + (shuffle is not None) + 2 * model.provenance["untrained"]
+            for index, output in real(model, texts, shuffle=shuffle, **options):
+                rng = np.random.default_rng([_seed, control, sum(output.text.text.encode())])
+                yield index, dataclasses.replace(output, **noise_like(output, rng))
+
+        monkeypatch.setattr(survey_module, "iter_head_outputs", noise)
+        data = survey(
+            model, stories, max_tokens=40, controls=BOTH, share=0.01, metrics="dot", progress=False
+        )
+        for claim in ("S2", "S3", "S4", "S5"):
+            verdict = judge(claim, data.isel(layer=slice(0, 1)) if claim in ("S2", "S3") else data)
+            undecided.setdefault(claim, []).append(verdict.verdict == "undecided")
+            for name, level in verdict.levels.items():
+                inside.setdefault((claim, name), []).append(level.low <= 0 <= level.high)
+    counts = {key: sum(found) for key, found in (undecided | inside).items()}
+    print(counts)
+    assert min(counts.values()) >= 93, counts
