@@ -46,7 +46,7 @@ lint: $(READY)  ## formatting and common mistakes
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-bench: $(READY)  ## cost of capturing, as a ratio to the plain forward pass
+bench: $(READY)  ## cost of capturing and of a survey, as ratios to the plain forward pass
 	@$(BIN)/python tests/bench.py --model '$(MODEL)' --device '$(DEVICE)' --dtype '$(DTYPE)'
 
 clean:    ## remove build/ and caches; .venv stays

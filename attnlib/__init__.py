@@ -5,7 +5,14 @@ from attnlib.corpus import Corpus, Text, load_corpus
 from attnlib.inference import head_roles, interval, judge
 from attnlib.models import Model, load_model
 from attnlib.plots import head_map, layer_head_grid, set_style, similarity_map
-from attnlib.results import load_results, save_figure, save_results, summary, versions
+from attnlib.results import (
+    load_results,
+    save_figure,
+    save_results,
+    scorecard,
+    summary,
+    versions,
+)
 from attnlib.similarity import (
     decompose,
     pair_auroc,
@@ -40,6 +47,7 @@ __all__ = [
     "same_sentence_lift",
     "save_figure",
     "save_results",
+    "scorecard",
     "set_style",
     "similarity",
     "similarity_map",

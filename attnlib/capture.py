@@ -332,15 +332,15 @@ def _run(
     return outputs
 
 
-def text_rng(text: Text, seed: int) -> np.random.Generator:
-    """Random numbers that depend on the text and the seed alone, not on the texts read before."""
-    digest = hashlib.sha256(f"{seed} {text.text}".encode()).digest()
+def text_rng(text: Text, seed: int, purpose: str) -> np.random.Generator:
+    """Random numbers that depend on text, seed and purpose alone, not on the texts read before."""
+    digest = hashlib.sha256(f"{seed} {purpose} {text.text}".encode()).digest()
     return np.random.default_rng(int.from_bytes(digest[:8], "big"))
 
 
 def _shuffled(item: HeadOutputs, seed: int) -> HeadOutputs:
     """The same tokens with those of the text itself in random order; places, sentences and separators stay."""
-    rng = text_rng(item.text, seed)
+    rng = text_rng(item.text, seed, "order")
     places = item.is_body.nonzero().squeeze(-1).tolist()
     order = list(range(len(item)))
     for place, source in zip(places, rng.permutation(places).tolist(), strict=True):

@@ -3,14 +3,17 @@
 import json
 import math
 import platform
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 from attnlib.corpus import Corpus
-from attnlib.models import Model
+from attnlib.inference import CLAIMS
+from attnlib.models import PUBLISHED, Model
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scipy", "gensim", "sentencex")
 
@@ -119,6 +122,78 @@ def main_number(results: dict) -> str:
 
     interval = "" if main["interval"] is None else f" [{', '.join(map(text, main['interval']))}]"
     return f"{main['label']} {text(main['value'])}{interval}"
+
+
+def _number(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:.3g}"
+
+
+def scorecard(paths: Iterable[str | Path]) -> pd.DataFrame:
+    """Every claim and every model: what was found, from the results of the finding notebooks.
+
+    Parameters
+    ----------
+    paths : results files; a later one replaces what an earlier one says about the same claim and model
+
+    Returns one row for each claim and each model that has results or a short name here, with columns of text: claim,
+    statement, model, measured by, estimate (with its 95 % interval), levels (those that the estimate is held against,
+    with their values), untrained, shuffled, heads (how many pass, of a claim about some heads), verdict, robustness,
+    texts, but (levels that do not decide and that the estimate does not exceed).  Where there was no run the verdict is
+    "not run" and ``but`` has the command that fills the row.
+
+    >>> scorecard([]).verdict.unique().tolist()
+    ['not run']
+    """
+    found: dict[str, dict[str, dict]] = {}
+    for results in map(load_results, paths):
+        verdicts = results["values"].get("verdicts", {})
+        found.setdefault(results["model"]["name"], {}).update(verdicts)
+    others = [model for model, verdicts in found.items() if verdicts and model not in PUBLISHED]
+    rows = []
+    for claim, about in CLAIMS.items():
+        for model in (*PUBLISHED, *others):
+            row = {"claim": claim, "statement": about.statement, "model": model}
+            verdict = found.get(model, {}).get(claim)
+            row |= {"measured by": about.estimate} | (
+                _not_run(model, about.notebook) if verdict is None else _row(verdict)
+            )
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _not_run(model: str, notebook: str) -> dict:
+    columns = ("estimate", "levels", "untrained", "shuffled", "heads", "robustness", "texts")
+    command = f"make render NB={notebook[:2]} MODEL={model}"
+    return dict.fromkeys(columns, "-") | {"verdict": "not run", "but": f"`{command}`"}
+
+
+def _row(verdict: dict) -> dict:
+    """The cells of one verdict, as text."""
+    heads, levels = verdict["heads"], verdict["levels"]
+
+    def against(level: dict) -> str:
+        # some levels are about another quantity than the estimate
+        other = level["ours"] is not None and not math.isclose(
+            level["ours"], verdict["estimate"], rel_tol=0.02
+        )
+        return (f"{_number(level['ours'])} against " if other else "") + _number(level["level"])
+
+    low, high = _number(verdict["low"]), _number(verdict["high"])
+    controls = {name: _number(verdict["controls"].get(name)) for name in ("untrained", "shuffled")}
+    return {
+        "estimate": f"{_number(verdict['estimate'])} [{low}, {high}]",
+        "levels": "; ".join(
+            f"{name}: {against(level)}" for name, level in levels.items() if level["decides"]
+        ),
+        **controls,
+        "heads": f"{heads['passing']} of {heads['of']}" if heads else "-",
+        "verdict": verdict["verdict"],
+        "robustness": f"{verdict['robustness']:.0%}",
+        "texts": str(verdict["n_texts"]),
+        "but": "; ".join(
+            f"not beyond {name}: {against(levels[name])}" for name in verdict["caveats"]
+        ),
+    }
 
 
 def summary(results: dict | None) -> str:

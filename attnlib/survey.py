@@ -9,6 +9,7 @@ import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +38,7 @@ SEPARATORS = ("sep_token", "sentence_end", "between")
 # lower edges of the bins of the distance histogram, in tokens: 1, 2, 3-4, 5-8, ...
 DISTANCES = (1, 2, 3, 5, 9, 17, 33, 65, 129, 257, 513)
 COLLOCATION_NPMI = (
-    0.5  # normalised pointwise mutual information from which two words belong together
+    0.5  # normalised pointwise mutual information above which two words belong together
 )
 COLLOCATION_COUNT = 5  # times that they have to stand together in the corpus to be counted at all
 SHARD_TEXTS = 64  # texts between two writes
@@ -100,9 +101,9 @@ STATISTICS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "collocation_auroc": (
         (*HEAD, "metric"),
         "AUROC",
-        "among pairs of adjacent words: how well similarity tells those that belong together (normalised pointwise "
-        f"mutual information at least {COLLOCATION_NPMI}, counted in this corpus at least {COLLOCATION_COUNT} times) "
-        "from the others; all are at distance 1, so nearness plays no part; chance 0.5; n/a in shuffled text",
+        "among pairs of adjacent whole words: how well similarity tells those that belong together (normalised "
+        f"pointwise mutual information above {COLLOCATION_NPMI}, together at least {COLLOCATION_COUNT} times in this "
+        "corpus) from the others; all are at distance 1, so nearness plays no part; chance 0.5; n/a in shuffled text",
     ),
     "input_repetition_auroc": (
         (*TEXT, "layer", "metric"),
@@ -234,27 +235,27 @@ def survey(
     )
     if store and store.complete:
         return store.read()
-    plan = _scan(model, corpus, settings, batch_tokens, progress)
-    shards = [plan.kept[i : i + SHARD_TEXTS] for i in range(0, len(plan.kept), SHARD_TEXTS)]
     store = store or _Memory()
-    bar = tqdm(
-        total=len(plan.kept) * len(plan.models),
-        desc=f"survey: {', '.join(plan.models)}",
-        unit="text",
-        disable=not progress,
-        leave=False,
-    )
+    plan = None
     try:
-        with bar:
+        plan = _scan(model, corpus, settings, batch_tokens, progress)
+        shards = [plan.kept[i : i + SHARD_TEXTS] for i in range(0, len(plan.kept), SHARD_TEXTS)]
+        with tqdm(
+            total=len(plan.kept) * len(plan.models),
+            desc=f"survey: {', '.join(plan.models)}",
+            unit="text",
+            disable=not progress,
+            leave=False,
+        ) as bar:
             for number, chosen in enumerate(shards):
                 if store.has(number):
                     bar.update(len(chosen) * len(plan.models))
                 else:
                     store.keep(number, *_shard(corpus, chosen, plan, settings, batch_tokens, bar))
     except KeyboardInterrupt:
-        message = store.interrupted(_per_corpus(plan, settings), _attributes(plan, provenance))
+        message = store.interrupted(plan, settings, provenance)
         raise KeyboardInterrupt(message) from None
-    store.finish(_per_corpus(plan, settings), _attributes(plan, provenance))
+    store.finish(plan, settings, provenance)
     return store.read()
 
 
@@ -281,7 +282,7 @@ def _settings(model, max_tokens, share, metrics, controls, seed) -> dict:
         max_tokens=min(max_tokens, model.max_tokens),
         share=share,
         metrics=metrics,
-        controls=controls,
+        controls=[control for control in CONTROLS if control in controls],
         seed=seed,
     )
 
@@ -315,7 +316,7 @@ class _Plan:
 
     models: dict[str, tuple[Model, int | None]]  # condition: model, seed of the shuffling
     kept: list[int] = field(default_factory=list)  # indices of the texts that can be measured
-    dropped: list[str] = field(default_factory=list)
+    dropped: list = field(default_factory=list)  # what the others are called
     n_tokens: dict[int, int] = field(default_factory=dict)
     n_cut: dict[int, int] = field(default_factory=dict)
     counts: Counter = field(default_factory=Counter)  # of token types, over the texts kept
@@ -333,7 +334,23 @@ def _scan(model: Model, corpus: Corpus, settings: dict, batch_tokens: int, progr
     if "shuffled" in settings["controls"]:
         models["shuffled"] = (model, settings["seed"])
     plan = _Plan(models)
-    # layer 0 alone is enough to learn the tokens
+    for index, text in enumerate(corpus):
+        n = len(model.tokenizer(text.text, add_special_tokens=False, verbose=False)["input_ids"])
+        room = settings["max_tokens"] - model.tokenizer.num_special_tokens_to_add()
+        (plan.kept if min(n, room) >= 2 else plan.dropped).append(index)
+    if not plan.kept:
+        raise ValueError(
+            f"corpus={corpus.name!r}: none of its {len(corpus)} texts has two tokens within "
+            f"max_tokens={settings['max_tokens']}, so there are no pairs to compare; give longer texts."
+        )
+    plan.dropped = [corpus[index].source for index in plan.dropped]
+    if plan.dropped:
+        warnings.warn(
+            f"{len(plan.dropped)} of {len(corpus)} texts have fewer than two tokens and were dropped: "
+            f"{', '.join(plan.dropped[:5])}{' ...' * (len(plan.dropped) > 5)}.",
+            stacklevel=3,
+        )
+    texts = [corpus[index] for index in plan.kept]
     centred = "centred" in settings["metrics"]
     phrases = Phrases(
         min_count=COLLOCATION_COUNT, threshold=COLLOCATION_NPMI, scoring="npmi", delimiter=" "
@@ -342,40 +359,26 @@ def _scan(model: Model, corpus: Corpus, settings: dict, batch_tokens: int, progr
         if condition != "model" and not centred:
             continue
         total, n = 0.0, 0
-        for index, output in iter_head_outputs(
+        for row, output in iter_head_outputs(
             each,
-            corpus,
-            layers=None if centred else [0],
+            texts,
+            layers=None if centred else [0],  # one is enough to learn the tokens
             max_tokens=settings["max_tokens"],
             shuffle=shuffle,
             batch_tokens=batch_tokens,
-            progress=f"survey: means, {condition}" if progress else None,
+            progress=f"survey: first look, {condition}" if progress else None,
         ):
+            index = plan.kept[row]
             if condition == "model":
-                plan.n_tokens[index] = int(output.is_body.sum())
-                plan.n_cut[index] = output.n_cut
                 ids = output.token_ids[output.is_body].tolist()
-                if len(ids) >= 2:
-                    plan.counts.update(ids)
-                    phrases.add_vocab([[str(token_id) for token_id in ids]])
-            if plan.n_tokens[index] >= 2 and centred:
+                plan.n_tokens[index], plan.n_cut[index] = len(ids), output.n_cut
+                plan.counts.update(ids)
+                phrases.add_vocab([[str(token_id) for token_id in ids]])
+            if centred:
                 total = total + output.z[:, :, output.is_body].float().sum(2).cpu().double()
                 n += plan.n_tokens[index]
-        if n:
+        if centred:
             plan.means[condition] = (total / n).float().to(each.device)
-    plan.kept = sorted(index for index, n in plan.n_tokens.items() if n >= 2)
-    plan.dropped = [corpus[index].source for index, n in sorted(plan.n_tokens.items()) if n < 2]
-    if not plan.kept:
-        raise ValueError(
-            f"corpus={corpus.name!r}: none of its {len(corpus)} texts has two tokens, so there are no pairs to "
-            "compare; give longer texts."
-        )
-    if plan.dropped:
-        warnings.warn(
-            f"{len(plan.dropped)} of {len(corpus)} texts have fewer than two tokens and were dropped: "
-            f"{', '.join(plan.dropped[:5])}{' ...' * (len(plan.dropped) > 5)}.",
-            stacklevel=3,
-        )
     plan.token_types = np.array(sorted(plan.counts))
     plan.labels = [model.tokenizer.decode([int(i)]).strip() or "␣" for i in plan.token_types]
     plan.collocations = {tuple(map(int, phrase.split(" "))) for phrase in phrases.export_phrases()}
@@ -404,6 +407,34 @@ def _first_largest(values: Tensor) -> tuple[Tensor, Tensor]:
     return largest.squeeze(-1), torch.where(values == largest, places, n).amin(-1)
 
 
+def _word_pairs(
+    output: HeadOutputs, collocations: set[tuple[int, int]]
+) -> tuple[list[int], list[int]]:
+    """Places of the adjacent tokens that are two whole words, and of those among them that belong together."""
+    source = output.text.text
+    tokens = [
+        (token_id, label, span)
+        for token_id, label, span, inside in zip(
+            output.token_ids.tolist(), output.tokens, output.offsets, output.is_body.tolist()
+        )
+        if inside
+    ]
+
+    def is_word(label: str, span: tuple[int, int]) -> bool:
+        end = span[1]
+        start = end - len(label)  # some tokenizers count the space before a word to it
+        around = source[max(0, start - 1) : start] + source[end : end + 1]
+        return label.isalnum() and not any(character.isalnum() for character in around)
+
+    whole = [is_word(label, span) for _, label, span in tokens]
+    words = [
+        k
+        for k, ((_, _, left), (_, label, right)) in enumerate(pairwise(tokens))
+        if whole[k] and whole[k + 1] and source[left[1] : right[1] - len(label)].isspace()
+    ]
+    return words, [k for k in words if (tokens[k][0], tokens[k + 1][0]) in collocations]
+
+
 class _TextFrame:
     """What all heads of one text share: its pairs by distance, sentence, token type and collocation."""
 
@@ -417,14 +448,9 @@ class _TextFrame:
         i, j = torch.triu_indices(n, n, offset=1, device=device)  # the order of RankedPairs.pairs
         self.same_type = (ids[i] == ids[j]).nonzero().squeeze(-1)  # (pair,)
         self.adjacent = (j - i == 1).nonzero().squeeze(-1)  # (token - 1,)
-        spans = [span for span, inside in zip(output.offsets, body.tolist()) if inside]
-        token_ids = ids.tolist()
-        words = [
-            k
-            for k in range(n - 1 if condition != "shuffled" else 0)
-            if spans[k][1] < spans[k + 1][0]  # white space between
-        ]
-        together = [k for k in words if (token_ids[k], token_ids[k + 1]) in plan.collocations]
+        words, together = [], []
+        if condition != "shuffled":
+            words, together = _word_pairs(output, plan.collocations)
         self.words = self.adjacent[words]  # (pair of words,)
         self.together = self.adjacent[together]
         self.sentence = output.sentence[body]
@@ -615,7 +641,9 @@ def _measured(
         name: torch.stack([row[name] for row in layers]).cpu().numpy() for name in layers[0]
     }
     n_heads = output.z.shape[1]
-    chance = frame.by_chance(len(layers) * n_heads, sizes, text_rng(output.text, settings["seed"]))
+    chance = frame.by_chance(
+        len(layers) * n_heads, sizes, text_rng(output.text, settings["seed"], "pairs")
+    )
     everything |= {
         name: values.unflatten(0, (len(layers), n_heads)).cpu().numpy()
         for name, values in chance.items()
@@ -759,16 +787,20 @@ def _per_corpus(plan: _Plan, settings: dict) -> xr.Dataset:
     return data
 
 
-def _attributes(plan: _Plan, provenance: dict) -> dict:
+def _attributes(plan: _Plan, provenance: dict, done: list[int]) -> dict:
+    """What is true of all variables; ``done`` are the texts measured, all of them unless it was interrupted."""
+    complete = len(done) == len(plan.kept)
+    note = {} if complete else {"note": "token_count and mean_z are those of the whole corpus"}
     return {
         "title": "Statistics of attention heads, text by text",
+        "complete": complete,
         "provenance": json.dumps(provenance, sort_keys=True),
-        "tokens_read": sum(plan.n_tokens[index] for index in plan.kept),
-        "tokens_cut": sum(plan.n_cut.values()),
-        "texts_given": len(plan.n_tokens),
+        "tokens_read": sum(plan.n_tokens[index] for index in done),
+        "tokens_cut": sum(plan.n_cut[index] for index in done),
+        "texts_given": len(plan.kept) + len(plan.dropped),
         "texts_dropped": plan.dropped,
         "n_collocations": len(plan.collocations),
-    }
+    } | note
 
 
 _PAIR_ENDS = {
@@ -791,10 +823,11 @@ class _Memory:
         self.shards.append(shard)
         self.pair_ends = self.pair_ends + pair_ends
 
-    def interrupted(self, per_corpus: xr.Dataset, attributes: dict) -> str:
+    def interrupted(self, plan: _Plan | None, settings: dict, provenance: dict) -> str:
         return "The survey was interrupted and nothing is kept: with out='NAME.zarr' it could go on where it stopped."
 
-    def finish(self, per_corpus: xr.Dataset, attributes: dict) -> None:
+    def finish(self, plan: _Plan, settings: dict, provenance: dict) -> None:
+        per_corpus = _per_corpus(plan, settings)
         data = xr.concat(
             self.shards,
             "text",
@@ -808,7 +841,8 @@ class _Memory:
             self.pair_ends,
             _PAIR_ENDS,
         )
-        self.data = data.merge(per_corpus).assign_attrs(attributes, complete=True)
+        attributes = _attributes(plan, provenance, plan.kept)
+        self.data = data.merge(per_corpus).assign_attrs(attributes)
 
     def read(self) -> xr.Dataset:
         return self.data
@@ -823,9 +857,17 @@ class _Store:
         note = self.parts / "provenance.json"
         held = None
         if path.exists():
-            with xr.open_zarr(path, chunks=None) as data:
-                held, self.complete = json.loads(data.attrs["provenance"]), data.attrs["complete"]
-        elif note.exists():
+            try:
+                with xr.open_zarr(path, chunks=None) as data:
+                    held, self.complete = (
+                        json.loads(data.attrs["provenance"]),
+                        data.attrs["complete"],
+                    )
+            except (OSError, KeyError, ValueError) as error:
+                raise ValueError(
+                    f"out={str(path)!r} is there and holds no survey: give another out=, or delete it."
+                ) from error
+        elif self._shards():
             held = json.loads(note.read_text("utf-8"))
         if held not in (None, json.loads(json.dumps(provenance))):
             differs = ", ".join(key for key in provenance if held.get(key) != provenance[key])
@@ -856,35 +898,41 @@ class _Store:
         shard.to_zarr(unfinished, **_FORMAT)
         os.replace(unfinished, self.parts / f"{number:06d}.zarr")
 
-    def _assemble(self, per_corpus: xr.Dataset, attributes: dict) -> None:
-        """One store of all shards, one shard in memory at a time."""
+    def _assemble(self, plan: _Plan, settings: dict, provenance: dict) -> int:
+        """One store of all shards, one shard in memory at a time; returns how many texts are in it."""
         unfinished = self.parts / "assembled"
         shutil.rmtree(unfinished, ignore_errors=True)
-        pair_ends = 0
+        pair_ends, done = 0, []
         for number, path in enumerate(self._shards()):
             with xr.open_zarr(path, chunks=None) as shard:
                 pair_ends = pair_ends + shard.pair_ends.values
                 shard = shard.drop_vars("pair_ends").load()
+            done += shard.text.values.tolist()
+            shard["source"] = shard.source.astype(object)  # as it was first written
             for name in shard.variables:
                 shard[name].encoding.clear()
             shard.to_zarr(unfinished, **(_FORMAT if number == 0 else {"append_dim": "text"}))
+        per_corpus = _per_corpus(plan, settings)
         per_corpus["pair_ends"] = (("condition", *PAIRS[2:], "token_type"), pair_ends, _PAIR_ENDS)
+        attributes = _attributes(plan, provenance, done)
         per_corpus.assign_attrs(attributes).to_zarr(unfinished, mode="a")
         shutil.rmtree(self.path, ignore_errors=True)
         os.replace(unfinished, self.path)
+        return len(done)
 
-    def interrupted(self, per_corpus: xr.Dataset, attributes: dict) -> str:
-        n_shards = len(self._shards())
-        if not n_shards:
-            return f"The survey was interrupted before {SHARD_TEXTS} texts were done, and nothing is kept yet."
-        self._assemble(per_corpus, attributes | {"complete": False})
+    def interrupted(self, plan: _Plan | None, settings: dict, provenance: dict) -> str:
+        if plan is None or not self._shards():
+            return (
+                f"The survey was interrupted before {SHARD_TEXTS} texts were done: nothing is kept."
+            )
+        done = self._assemble(plan, settings, provenance)
         return (
-            f"The survey was interrupted; {n_shards} times {SHARD_TEXTS} texts are done and kept in {self.path}: the "
-            "same call with the same out= goes on from there."
+            f"The survey was interrupted; {done} of {len(plan.kept)} texts are done and kept in {self.path}: the same "
+            "call with the same out= goes on from there."
         )
 
-    def finish(self, per_corpus: xr.Dataset, attributes: dict) -> None:
-        self._assemble(per_corpus, attributes | {"complete": True})
+    def finish(self, plan: _Plan, settings: dict, provenance: dict) -> None:
+        self._assemble(plan, settings, provenance)
         shutil.rmtree(self.parts)
 
     def read(self) -> xr.Dataset:

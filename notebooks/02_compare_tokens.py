@@ -6,9 +6,6 @@
 #     name: python3
 # ---
 
-# %% [markdown]
-# # Heads bring neighbours together; repeated words were alike before
-
 # %%
 from IPython.display import Markdown
 
@@ -40,27 +37,25 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 import torch
-from scipy.stats import bootstrap
-from tqdm import tqdm
 
 from attnlib import (
-    capture,
     decompose,
     head_map,
     head_outputs,
+    interval,
     iter_head_outputs,
     load_corpus,
     load_model,
-    pair_auroc,
-    relative_distance,
     repetition_auroc,
     save_figure,
     save_results,
     set_style,
     similarity,
     similarity_map,
+    survey,
     top_pairs,
 )
+from attnlib.inference import role_scores
 
 # %% tags=["parameters"]
 MODEL = "minilm"  # minilm, mpnet, bert-base-uncased, a model hub id, or a folder
@@ -77,7 +72,6 @@ OUT = "../build"  # folder for the results
 start = time.perf_counter()
 set_style()
 model = load_model(MODEL, device=DEVICE, dtype=DTYPE)
-untrained = load_model(MODEL, device=DEVICE, dtype=DTYPE, untrained=True, seed=SEED)
 corpus = load_corpus(CORPUS, limit=N_TEXTS)
 if len(corpus) < 4:
     raise ValueError(
@@ -121,6 +115,8 @@ assert dot[0, 1] == 3 * 6 + 4 * 8 == 50 and dot[0, 2] == 3 * 4 - 4 * 3 == 0
 assert torch.isclose(cosine[0, 1], torch.tensor(1.0))  # token 2 is token 1 at twice the length
 # minus the mean: (0, 4), (3, 8), (1, -3), so tokens 1 and 3 now point apart
 assert torch.isclose(centred[0, 2], torch.tensor(-12 / (4 * 10**0.5)))
+# tokens 1 and 2 are the same word: the dot product gives that pair the highest value of the three
+assert repetition_auroc(dot, torch.tensor([7, 7, 5])) == 1
 pd.DataFrame(
     {
         "dot": dot[[0, 0], [1, 2]],
@@ -129,16 +125,15 @@ pd.DataFrame(
     },
     index=["tokens 1 and 2", "tokens 1 and 3"],
 )
-
 # %% [markdown]
 # ## What we measure for each head and text
 #
 # - **Repetition score**: does S tell pairs of the same token from all other pairs? (Tokens are vocabulary entries: words,
-#   pieces of words, punctuation.) As AUROC, the chance that a pair of equals gets the higher value: 0.5 is chance, 1 is
-#   perfect.
+#   pieces of words, punctuation.) As AUROC, the area under the receiver operating characteristic curve: the chance that a
+#   pair of equals gets the higher value. 0.5 is chance, 1 is perfect.
 # - **Neighbour score**: the same for pairs of adjacent tokens.
 # - **Separator attention**: the share of attention that tokens of the text give to the separator token at the end and to
-#   the punctuation that ends a sentence, together and apart. What counts as a separator is our choice.
+#   the punctuation that ends a sentence. What counts as a separator is our choice; notebook 03 tries others.
 #
 # Only tokens of the text itself are compared. Controls: **untrained**, the same architecture with random weights;
 # **input**, the vectors that enter the first layer, before any head; **shuffled**, the same tokens in random order.
@@ -146,142 +141,75 @@ pd.DataFrame(
 #
 # **What we expect.** Equal words enter the model as nearly equal vectors, so any head that passes on what it gets will
 # score high on repetition. Neighbours do not start out alike, except that their positions are close.
-
+#
+# `survey` measures all this, and more, in one pass. Notebooks 02 to 06 share its result: the first one that runs measures,
+# the others read.
 
 # %%
-def is_adjacent(n: int) -> torch.Tensor:
-    """(token, token), True for each token and the next one."""
-    return torch.ones(n, n).triu(1).tril(1).bool()
-
-
-def compare(z: torch.Tensor, metric: str, mean: torch.Tensor) -> torch.Tensor:
-    """Similarity by one of the three ways; only the centred one needs the mean."""
-    return similarity(z, metric, mean if metric == "centred" else None)
-
-
-def pair_scores(S: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
-    """Repetition and neighbour score of each head in one text: (2, layer, head)."""
-    return torch.stack([repetition_auroc(S, token_ids), pair_auroc(S, is_adjacent(len(token_ids)))])
-
-
-def read_corpus(model, label: str) -> tuple[torch.Tensor, dict, tuple[int, int]]:
-    """The mean of z over all tokens of the corpus (layer, head, d_head); token numbers; tokens read and cut."""
-    total, n, n_cut, inputs = 0, 0, 0, {}
-    for index, out in iter_head_outputs(model, corpus, max_tokens=max_tokens, progress=label):
-        z = out.z[:, :, out.is_body].float()
-        total, n, n_cut = total + z.sum(2), n + z.shape[2], n_cut + out.n_cut
-        inputs[index] = out.token_ids, out.is_body
-    return total / n, inputs, (n, n_cut)
-
-
-mean, inputs, tokens = read_corpus(model, "mean vectors")
-mean_untrained, _, _ = read_corpus(untrained, "mean vectors, untrained")
+data = survey(
+    model, corpus, max_tokens=max_tokens, controls=("untrained", "shuffled"), seed=SEED,
+    out=Path(OUT) / model.name,
+).load()  # fmt: skip
+METRICS = data.metric.values.tolist()
+mean = torch.from_numpy(data.mean_z.sel(condition="model").values)  # (layer, head, d_head)
 print(
-    f"{tokens[0]:,} tokens read; {tokens[1]:,} at the ends of long texts were cut off and are not read"
+    f"{data.tokens_read:,} tokens read; {data.tokens_cut:,} at the ends of long texts were cut off and are not read"
 )
 
 # %% [markdown]
 # ## Why the three disagree: length and the common direction
 #
-# One pass over the corpus collects everything below. Two of its measures concern the comparison itself: how alike two
-# tokens of one text are on average, and how often the ends of the high pairs are among the longest tenth of the vectors.
-
+# How alike are two tokens of one text on average? And how often are the ends of high pairs among the longest tenth of the
+# vectors? The second is measured on our 24 `passages`.
 
 # %%
-METRICS = ("dot", "cosine", "centred")
-
-
-def measure(model, mean: torch.Tensor, label: str) -> dict[str, np.ndarray]:
-    """Every measure of every head in every text; each array is (text, ..., layer, head)."""
-    rows = {}
-    for index, out in iter_head_outputs(
-        model, corpus, what=("z", "attention", "v"), max_tokens=max_tokens, progress=label
-    ):
-        body, ids = out.is_body, out.token_ids[out.is_body]
-        z, A = out.z[:, :, body].float(), out.attention[:, :, body].float()
-        n = len(ids)
-        lengths = z.norm(dim=-1)  # (layer, head, token)
-        longest = lengths >= lengths.quantile(0.9, dim=-1, keepdim=True)
-        row = {"average": [], "distance": [], "longest": [], "score": []}
-        for metric in METRICS:
-            S = compare(z, metric, mean)
-            row["score"].append(pair_scores(S, ids))
-            pairs = top_pairs(S, SHARE)  # (layer, head, pair, 2)
-            dot_pairs = pairs if metric == "dot" else dot_pairs
-            row["average"].append(
-                (S.sum((-1, -2)) - S.diagonal(dim1=-1, dim2=-2).sum(-1)) / (n * (n - 1))
+passages = load_corpus("passages")
+longest = {metric: [] for metric in METRICS}
+parts = []  # of the decomposition further below, read in the same pass
+for _, out in iter_head_outputs(
+    model, passages, what=("z", "attention", "v"), max_tokens=max_tokens, progress="passages"
+):
+    z, A = out.z[:, :, out.is_body].float(), out.attention[:, :, out.is_body].float()
+    lengths = z.norm(dim=-1)  # (layer, head, token)
+    is_long = lengths >= lengths.quantile(0.9, dim=-1, keepdim=True)
+    for metric in METRICS:
+        S = similarity(z, metric, mean.to(z.device) if metric == "centred" else None)
+        pairs = top_pairs(S, SHARE)  # (layer, head, pair, 2)
+        longest[metric].append(is_long.gather(-1, pairs.flatten(-2)).float().mean((1, 2)).cpu())
+        if metric == "dot":
+            flat = pairs[..., 0] * z.shape[2] + pairs[..., 1]  # (layer, head, pair)
+            split = decompose(A, out.v, out.is_sep | out.is_sentence_end)
+            parts.append(
+                torch.stack([p.flatten(-2).gather(-1, flat).sum((1, 2)) for p in split]).cpu()
             )
-            row["distance"].append(relative_distance(pairs, n))
-            ends = longest.gather(-1, pairs.flatten(-2))
-            row["longest"].append(ends.float().mean(-1))
-        separators = out.is_sep | out.is_sentence_end
-        first = ~out.is_body & ~out.is_sep  # special tokens that separate nothing, such as [CLS]
-        row["separator"] = A[..., separators].sum(-1).mean(-1)
-        row["separator token"] = A[..., out.is_sep].sum(-1).mean(-1)
-        row["first"] = A[..., first].sum(-1).mean(-1)
-        row["separator share of keys"] = separators.float().mean().expand_as(row["first"])
-        # attention times the length of the value vector that is read, as a share
-        weight = A * out.v.float().norm(dim=-1).unsqueeze(-2)  # (layer, head, query, key)
-        row["weight"] = [
-            weight[..., kind].sum((-1, -2)) / weight.sum((-1, -2)) for kind in (separators, first)
-        ]
-        # what the similarity of the high pairs is made of (scalar product: only there the sum is exact)
-        flat = dot_pairs[..., 0] * n + dot_pairs[..., 1]  # (layer, head, pair)
-        wide = separators | first  # reading the same one of these needs only these keys
-        parts = [
-            *decompose(A, out.v, separators),
-            decompose(A[..., wide], out.v[:, :, wide]).same_token,
-        ]
-        row["part"] = [part.flatten(-2).gather(-1, flat).sum(-1) for part in parts]
-        rows[index] = {
-            name: (torch.stack(value) if isinstance(value, list) else value).cpu().numpy()
-            for name, value in row.items()
-        }
-    return {name: np.stack([rows[i][name] for i in range(len(rows))]) for name in rows[0]}
+longest = {metric: torch.stack(found).mean(0).numpy() for metric, found in longest.items()}
 
-
-found = measure(model, mean, "trained")
-control = measure(untrained, mean_untrained, "untrained")
-
-# %%
 layers = np.arange(1, model.n_layers + 1)
+by_layer = data.mean_similarity.mean(("text", "head"))  # (condition, layer, metric)
 figure, axes = plt.subplots(1, 2, figsize=(10.5, 3.4))
 colours = dict(zip(METRICS, sns.color_palette("colorblind")))
-
-
-def by_layer(measured: dict, name: str, metric: str) -> np.ndarray:
-    """Mean over texts and heads of one measure: (layer,)."""
-    return np.nanmean(measured[name][:, METRICS.index(metric)], axis=(0, 2))
-
-
-panels = (
-    (axes[0], "average", METRICS[1:], "Two tokens of one text, on average", "similarity"),
-    (axes[1], "longest", METRICS, "Ends of high pairs in the longest tenth", "share of ends"),
-)
-for ax, name, metrics, title, ylabel in panels:
-    for metric in metrics:
-        colour = colours[metric]
-        ax.plot(layers, by_layer(found, name, metric), marker="o", color=colour, label=metric)
-        ax.plot(
-            layers,
-            by_layer(control, name, metric),
-            "--",
-            color=colour,
-            label=f"{metric}, untrained",
-        )
-    ax.set(title=title, xlabel="layer", ylabel=ylabel, xticks=layers)
+for metric in METRICS:
+    colour = colours[metric]
+    axes[1].plot(layers, longest[metric], marker="o", color=colour, label=metric)
+    if metric != "dot":  # its unit is not that of the other two
+        ours, control = (by_layer.sel(metric=metric, condition=c) for c in ("model", "untrained"))
+        axes[0].plot(layers, ours, marker="o", color=colour, label=metric)
+        axes[0].plot(layers, control, "--", color=colour, label=f"{metric}, untrained")
 axes[0].axhline(0, linewidth=0.8, color="0.6")
+axes[0].set(title="Two tokens of one text, on average", ylabel="similarity")
 axes[1].axhline(0.1, linestyle=":", color="0.4", label="chance")
-axes[1].set_ylim(0, None)
+axes[1].set(title="Ends of high pairs in the longest tenth", ylabel="share of ends", ylim=(0, None))
 for ax in axes:
+    ax.set(xlabel="layer", xticks=layers)
     ax.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
 sns.despine()
 figure.tight_layout()
 
 # %%
-alike, alike_centred = by_layer(found, "average", "cosine"), by_layer(found, "average", "centred")
-alike_untrained = by_layer(control, "average", "cosine").mean()
-longest = {metric: by_layer(found, "longest", metric).mean() for metric in METRICS}
+alike, alike_centred = (
+    by_layer.sel(metric=metric, condition="model").values for metric in ("cosine", "centred")
+)
+alike_untrained = float(by_layer.sel(metric="cosine", condition="untrained").mean())
 Markdown(
     f"**How to read it.** Left: on average, two tokens of one text have a cosine of {alike.min():.2f} to "
     f"{alike.max():.2f} depending on the layer, and of {alike_untrained:.2f} in the untrained model"
@@ -293,119 +221,60 @@ Markdown(
     )
     + f". Subtracting the mean vector of the corpus brings the trained values to {alike_centred.min():.2f} to "
     f"{alike_centred.max():.2f}; what is left, the tokens of one text share. Right: the share of ends of high pairs that are "
-    f"among the longest tenth of the vectors is {longest['dot']:.0%} with the dot product, {longest['cosine']:.0%} with "
-    f"cosine and {longest['centred']:.0%} with centred cosine. So every result below says which of the three it uses, and "
-    "the last section repeats it with the others."
+    f"among the longest tenth of the vectors is {longest['dot'].mean():.0%} with the dot product, {longest['cosine'].mean():.0%} "
+    f"with cosine and {longest['centred'].mean():.0%} with centred cosine. So every result below says which of the three it uses, "
+    "and the last section repeats it with the others."
 )
-
-# %% [markdown]
-# ## The two controls that keep the trained model
-#
-# The **input** to the first layer, and the same tokens **shuffled**. For these, run the model on token numbers directly,
-# inside `capture`.
-
-# %%
-rng = torch.Generator().manual_seed(SEED)
-kinds = ("repetition", "neighbours")
-at_input, shuffled = [], []
-for index in tqdm(range(len(corpus)), leave=False):
-    ids, body = inputs[index]
-    mixed = ids.clone()
-    order = torch.randperm(int(body.sum()), generator=rng).to(ids.device)
-    mixed[body] = ids[body][order]
-    with torch.inference_mode():
-        states = model.net(input_ids=ids[None], output_hidden_states=True).hidden_states
-        with capture(model) as captured:
-            model.net(input_ids=mixed[None])
-    entering = states[0][:, body]  # (1, token, d_model)
-    z = captured.z[0][:, :, body]  # (layer, head, token, d_head)
-    for row, vectors, token_ids, means in (
-        (at_input, entering, ids[body], entering.float().mean(1)),
-        (shuffled, z, mixed[body], mean),
-    ):
-        scores = [pair_scores(compare(vectors, metric, means), token_ids) for metric in METRICS]
-        row.append(torch.stack(scores).cpu())
-at_input = torch.stack(at_input).numpy()[..., 0]  # (text, metric, kind)
-shuffled = torch.stack(shuffled).numpy()  # (text, metric, kind, layer, head)
 
 # %% [markdown]
 # ## The best head of each kind, chosen on one half, measured on the other
 #
 # Among so many heads the best one is best partly by luck. So heads are chosen on every other text, and scored on the texts
-# in between. Intervals are 95 %, by bootstrap over those texts.
+# in between. Intervals are 95 %, by bootstrap over those texts. **Supported** means that the interval of the difference
+# lies above 0 for every control; **contradicted** that it lies below 0 for one of them. To be called a repetition
+# detector, a head has to beat *shuffled* text too. For neighbours *shuffled* is no level to beat: it tells whether a head
+# goes by the words or by their places.
 
 # %%
-choosing, held_out = np.arange(len(corpus)) % 2 == 0, np.arange(len(corpus)) % 2 == 1
+LEVEL_NAMES = {
+    "all pairs": "chance",
+    "share of such tokens": "chance",
+    "token embeddings": "input",
+    "untrained, best head": "untrained",
+    "shuffled text": "shuffled",
+}
+kinds = {"repetition": "repetition", "neighbours": "neighbour", "separators": "separator"}
 
 
-def best_head(scores: np.ndarray) -> tuple[int, int]:
-    """Layer and head, counted from 0, with the highest mean on the choosing half; scores are (text, layer, head)."""
-    means = np.nan_to_num(np.nanmean(scores[choosing], axis=0), nan=-np.inf)
-    return divmod(int(means.argmax()), model.n_heads)
-
-
-def interval(values: np.ndarray) -> tuple[float, float, float]:
-    """Mean over texts with its 95 % bootstrap interval; texts in which the measure does not exist are left out."""
-    values = values[np.isfinite(values)].astype(float)
-    if len(values) < 2:
-        return float("nan"), float("nan"), float("nan")
-    found = bootstrap(
-        (values,), np.mean, n_resamples=2000, method="percentile", rng=np.random.default_rng(SEED)
-    ).confidence_interval
-    return float(values.mean()), float(found.low), float(found.high)
-
-
-def judge(scores: np.ndarray, controls: dict[str, np.ndarray]) -> dict:
-    """One head's scores against each control, text by text on the held-out half; both are (text,)."""
-    estimate, low, high = interval(scores[held_out])
-    margins = {name: interval((scores - level)[held_out]) for name, level in controls.items()}
+def best_case(kind: str, metric: str = "cosine") -> dict:
+    """The best head of a kind, chosen on one half of the texts, against its controls on the other half."""
+    scores, levels = role_scores(data, kinds[kind], metric=metric, share=SHARE)
+    ours = scores.sel(condition="model")
+    chosen = ours.isel(text=slice(0, None, 2)).mean("text").values
+    layer, head = divmod(int(np.nan_to_num(chosen, nan=-np.inf).argmax()), model.n_heads)
+    place = dict(text=slice(1, None, 2), layer=layer, head=head)
+    estimate, low, high = interval(ours.isel(place).values, seed=SEED)
+    levels = {LEVEL_NAMES[name]: level.isel(place).values for name, level in levels.items()}
+    margins = {
+        name: interval(ours.isel(place).values - level, seed=SEED) for name, level in levels.items()
+    }
     if all(margin[1] > 0 for margin in margins.values()):
         verdict = "supported"
     elif any(margin[2] < 0 for margin in margins.values()):
         verdict = "contradicted"
     else:
         verdict = "undecided"
-    levels = {name: float(np.nanmean(level[held_out])) for name, level in controls.items()}
-    return dict(
-        estimate=estimate, low=low, high=high, verdict=verdict, levels=levels, margins=margins
-    )
-
-
-def judge_pairs(kind: str, metric: str) -> dict:
-    """The best repetition or neighbour head under one metric."""
-    k, m = kinds.index(kind), METRICS.index(metric)
-    scores, scores_untrained = found["score"][:, m, k], control["score"][:, m, k]
-    layer, head = best_head(scores)  # scores: (text, layer, head)
-    ours, mixed = scores[:, layer, head], shuffled[:, m, k, layer, head]
-    controls = {
-        "chance": np.full(len(corpus), 0.5),
-        "untrained": scores_untrained[(slice(None), *best_head(scores_untrained))],
-        "input": at_input[:, m, k],
-    }
     if kind == "repetition":
-        controls["shuffled"] = mixed
+        levels["chance"] = np.full(1, 0.5)
     return {
-        "layer": layer,
-        "head": head,
-        "mixed": interval(mixed[held_out]),
-        **judge(ours, controls),
-    }
+        "layer": layer, "head": head, "estimate": estimate, "low": low, "high": high,
+        "levels": {name: float(level.mean()) for name, level in levels.items()},
+        "margins": margins, "verdict": verdict,
+        "mixed": interval(scores.sel(condition="shuffled").isel(place).values, seed=SEED),
+    }  # fmt: skip
 
 
-cases = {kind: judge_pairs(kind, "cosine") for kind in kinds}
-layer, head = best_head(found["separator"])
-cases["separators"] = {
-    "layer": layer,
-    "head": head,
-    **judge(
-        found["separator"][:, layer, head],
-        {
-            "chance": found["separator share of keys"][:, 0, 0],
-            "untrained": control["separator"][(slice(None), *best_head(control["separator"]))],
-        },
-    ),
-}
-# %%
+cases = {kind: best_case(kind) for kind in kinds}
 pd.DataFrame(
     [
         {
@@ -416,17 +285,12 @@ pd.DataFrame(
                 name: f"{case['levels'].get(name, np.nan):.3f}"
                 for name in ("chance", "untrained", "input")
             },
-            "shuffled": f"{case['mixed'][0]:.3f}" if "mixed" in case else "n/a",
+            "shuffled": f"{case['mixed'][0]:.3f}",
             "verdict": case["verdict"],
         }
         for kind, case in cases.items()
     ]
 ).replace("nan", "n/a").set_index("kind")
-
-# %% [markdown]
-# **Supported** means that the interval of the difference lies above 0 for every control; **contradicted** that it lies
-# below 0 for one of them. To be called a repetition detector, a head has to beat *shuffled* text too. For neighbours
-# *shuffled* is no level to beat: it tells whether a head goes by the words or by their places.
 
 # %%
 rep, nei, sep = cases["repetition"], cases["neighbours"], cases["separators"]
@@ -434,13 +298,22 @@ name_of = {
     kind: f"layer {case['layer'] + 1} head {case['head'] + 1}" for kind, case in cases.items()
 }
 by_place = nei["mixed"][0] - 0.5 > 0.5 * (nei["estimate"] - 0.5)
-rep_means = np.nanmean(found["score"][held_out][:, METRICS.index("cosine"), 0], axis=0)
+rep_means = (
+    data.repetition_auroc.sel(condition="model", metric="cosine")
+    .isel(text=slice(1, None, 2))
+    .mean("text")
+    .values
+)
 n_below, n_all = int((rep_means < rep["levels"]["input"]).sum()), rep_means.size
-ends_only = found["separator"] - found["separator token"]
-sep_parts = [
-    interval(values[held_out, sep["layer"], sep["head"]])[0]
-    for values in (found["separator token"], ends_only)
-]
+sep_parts = {
+    kind: float(
+        data.separator_attention.sel(condition="model", separator=kind)
+        .isel(text=slice(1, None, 2), layer=sep["layer"], head=sep["head"])
+        .fillna(0)
+        .mean()
+    )
+    for kind in ("sep_token", "sentence_end")
+}
 Markdown(
     f"**Repetition: {rep['verdict']}.** The best head ({name_of['repetition']}) recognises repeated tokens with "
     f"{rep['estimate']:.3f}; the vectors that enter the model, before any head, do with {rep['levels']['input']:.3f}, and "
@@ -460,17 +333,15 @@ Markdown(
         else "mostly by the words"
     )
     + f".\n\n**Separators: {sep['verdict']}.** The best head ({name_of['separators']}) gives {sep['estimate']:.1%} of its attention "
-    f"to separators ({sep_parts[0]:.1%} to the separator token, {sep_parts[1]:.1%} to the ends of sentences), which are "
+    f"to separators ({sep_parts['sep_token']:.1%} to the separator token, {sep_parts['sentence_end']:.1%} to the ends of sentences), which are "
     f"{sep['levels']['chance']:.1%} of the tokens."
 )
-
 # %% [markdown]
 # ## The three cases, over all heads and on one passage
 #
 # The picture at the top, made here. The two opening sentences are from one of our `passages`.
 
 # %%
-passages = load_corpus("passages")
 passage = next(text for text in passages if text.source == "comets")
 opening = passage.text[passage.sentences[0][0] : passage.sentences[1][1]]
 short = head_outputs(model, opening, what=("z", "attention"))
@@ -480,7 +351,8 @@ words = [token for token, inside in zip(short.tokens, short_body.tolist()) if in
 
 def draw_pairs(layer: int, head: int, metric: str = "cosine", ax=None, title=None):
     """Similarity map of one head (counted from 1) on the opening of the passage, high pairs outlined."""
-    S = compare(short.z[layer - 1, head - 1, short_body], metric, mean[layer - 1, head - 1])
+    z = short.z[layer - 1, head - 1, short_body].float().cpu()
+    S = similarity(z, metric, mean[layer - 1, head - 1] if metric == "centred" else None)
     ax = similarity_map(
         S,
         words,
@@ -496,22 +368,25 @@ def draw_pairs(layer: int, head: int, metric: str = "cosine", ax=None, title=Non
 
 figure, axes = plt.subplots(2, 3, figsize=(15, 9.6), height_ratios=(1, 1.7))
 panels = (
-    ("repetition", found["score"][:, 1, 0], "recognises repeated tokens (AUROC)"),
-    ("neighbours", found["score"][:, 1, 1], "recognises neighbours (AUROC)"),
-    ("separators", found["separator"], "share of attention to separators"),
+    ("repetition", "recognises repeated tokens (AUROC)"),
+    ("neighbours", "recognises neighbours (AUROC)"),
+    ("separators", "share of attention to separators"),
 )
 colours = dict(
     zip(("chance", "untrained", "input", "shuffled"), ("0.35", *sns.color_palette("dark")[:3]))
 )
-for ax, (kind, scores, label) in zip(axes[0], panels):
+for ax, (kind, label) in zip(axes[0], panels):
     case = cases[kind]
-    means = np.nanmean(scores[held_out], axis=0)  # (layer, head)
+    scores, _ = role_scores(data, kinds[kind], metric="cosine", share=SHARE)
+    means = (
+        scores.sel(condition="model").isel(text=slice(1, None, 2)).mean("text").values
+    )  # (layer, head)
     jitter = np.linspace(-0.28, 0.28, model.n_heads)
     ax.scatter(layers[:, None] + jitter, means, s=16, color="0.45", linewidth=0)
     ax.scatter(
         case["layer"] + 1 + jitter[case["head"]], case["estimate"], s=60, color="black", zorder=3
     )
-    levels = case["levels"] | ({"shuffled": case["mixed"][0]} if "mixed" in case else {})
+    levels = case["levels"] | {"shuffled": case["mixed"][0]}
     bottom, top = min(means.min(), *levels.values()), max(means.max(), *levels.values())
     lowest = -np.inf  # labels beside the lines, pushed apart where two lines are close
     for name, level in sorted(levels.items(), key=lambda item: item[1]):
@@ -547,8 +422,7 @@ figure_path = save_figure(figure, OUT, model, "02_compare_tokens")
 # Since $z = A V$, also $S = A\,(V V^\top) A^\top$: S is a sum over all pairs of tokens (k, l) that i and j *read*.
 # `decompose` sorts this sum by what k and l are. If two tokens are similar only because both read the same full stop,
 # the similarity says nothing about the two. **We expect** much of S to come through separators in heads that pay them
-# much attention, unless the separators' value vectors are short (Kobayashi et al. 2020): so attention times their length stands beside it.
-# Measured on the held-out texts.
+# much attention, unless the separators' value vectors are short (Kobayashi et al. 2020).
 
 # %%
 PARTS = {
@@ -558,82 +432,65 @@ PARTS = {
     "same_token": "both read the same other token",
     "two_tokens": "they read two different other tokens",
 }
-
-
-def part_shares(part: np.ndarray) -> np.ndarray:
-    """Share of each part in the summed similarity of the high pairs, averaged over texts: (part, layer)."""
-    total = part[:, :5].sum(axis=(1, -1))  # (text, layer), summed over parts and heads
-    return np.nanmean(part.sum(-1) / total[:, None], axis=0)
-
-
-shares, shares_untrained = (part_shares(m["part"][held_out]) for m in (found, control))
-figure, axes = plt.subplots(1, 3, figsize=(15, 3.6), width_ratios=(1, 1, 1.6))
-attention = {
-    "separators": (found["separator"], found["weight"][:, 0]),
-    "other special tokens": (found["first"], found["weight"][:, 1]),
-}
-for (name, (plain, weighted)), colour in zip(attention.items(), sns.color_palette("colorblind")):
-    axes[0].plot(layers, plain[held_out].mean((0, 2)), marker="o", color=colour, label=name)
-    axes[0].plot(
-        layers,
-        weighted[held_out].mean((0, 2)),
-        ":",
-        marker=".",
-        color=colour,
-        label=f"{name}, × length",
-    )
-axes[0].axhline(
-    found["separator share of keys"][held_out].mean(),
-    linestyle="--",
-    color="0.4",
-    label="chance (separators)",
-)
-axes[0].set(
-    title="Attention paid, and × length of the value vector",
-    xlabel="layer",
-    ylabel="share of attention",
-    ylim=(0, None),
-    xticks=layers,
-)
-axes[0].legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(-0.1, -0.2), ncols=2)
-palette = sns.color_palette("colorblind")
-for ax, values, title in (
-    (axes[1], shares_untrained, "Similarity, untrained"),
-    (axes[2], shares, "Similarity of high pairs"),
+parts = torch.stack(parts)  # (text, part, layer)
+shares = (parts / parts.sum(1, keepdim=True)).mean(0).numpy()  # (part, layer)
+through = data[["through_separators", "same_separator"]].sel(share=SHARE).mean(("text", "head"))
+figure, axes = plt.subplots(1, 2, figsize=(12, 3.6), width_ratios=(1, 1.5))
+for name, label, colour in (
+    ("through_separators", "through any separator", "C0"),
+    ("same_separator", "both read the same one", "C1"),
 ):
-    up, down = np.zeros(model.n_layers), np.zeros(model.n_layers)
-    for part, (name, colour) in enumerate(
-        zip(PARTS.values(), (palette[3], palette[1], palette[8], palette[0], palette[7]))
-    ):
-        bottom = np.where(values[part] >= 0, up, down)
-        ax.bar(layers, values[part], bottom=bottom, color=colour, label=name)
-        up, down = up + values[part].clip(min=0), down + values[part].clip(max=0)
-    ax.set(title=title, xlabel="layer", ylabel="share of S", xticks=layers)
-axes[2].legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+    for condition, style in (("model", "-o"), ("untrained", "--")):
+        suffix = "" if condition == "model" else ", untrained"
+        axes[0].plot(
+            layers,
+            through[name].sel(condition=condition),
+            style,
+            color=colour,
+            label=label + suffix,
+        )
+axes[0].axhline(0, linewidth=0.8, color="0.6")
+axes[0].set(
+    title=f"Similarity of high pairs that\ncomes through separators ({corpus.name})",
+    ylabel="share of S",
+)
+axes[0].legend(frameon=False, fontsize=8)
+palette = sns.color_palette("colorblind")
+up, down = np.zeros(model.n_layers), np.zeros(model.n_layers)
+for values, name, colour in zip(
+    shares, PARTS.values(), (palette[3], palette[1], palette[8], palette[0], palette[7])
+):
+    axes[1].bar(layers, values, bottom=np.where(values >= 0, up, down), color=colour, label=name)
+    up, down = up + values.clip(min=0), down + values.clip(max=0)
+axes[1].set(title="All of it, by what the two tokens read\n(24 passages)", ylabel="share of S")
+axes[1].legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+for ax in axes:
+    ax.set(xlabel="layer", xticks=layers)
 sns.despine()
 figure.tight_layout()
 
 # %%
-top_layer = int(shares[0].argmax())
-part_sep = found["part"][held_out][:, :, sep["layer"], sep["head"]]  # (text, part)
-share_in_head = interval(part_sep[:, 0] / part_sep[:, :5].sum(1))
-through_in_head = interval(part_sep[:, :3].sum(1) / part_sep[:, :5].sum(1))
-different_in_head = interval(part_sep[:, 1] / part_sep[:, :5].sum(1))
-first_attention, first_weight = (
-    values[held_out].mean((0, 2)) for values in attention["other special tokens"]
+same_by_layer = through.same_separator.sel(condition="model").values
+top_layer = int(np.nan_to_num(same_by_layer, nan=-np.inf).argmax())
+in_head = data.sel(condition="model", share=SHARE).isel(layer=sep["layer"], head=sep["head"])
+same_in_head, through_in_head = (
+    interval(in_head[name].values, seed=SEED) for name in ("same_separator", "through_separators")
 )
-at = int(first_attention.argmax())
+special = (
+    data[["special_attention", "special_weighted"]].sel(condition="model").mean(("text", "head"))
+)
+has_special = bool(special.special_attention.notnull().any())
+at = int(special.special_attention.fillna(0).argmax())
 Markdown(
-    f"Two tokens reading **the same separator** make up at most {shares[0].max():.1%} of the similarity of high pairs in any "
-    f"layer (layer {top_layer + 1}). In the separator head itself ({name_of['separators']}) it is {share_in_head[0]:.1%} "
-    f"[{share_in_head[1]:.1%}, {share_in_head[2]:.1%}], reading *two different* separators {different_in_head[0]:.1%} "
-    f"[{different_in_head[1]:.1%}, {different_in_head[2]:.1%}], and all that passes **through a separator at all**, on one side or "
-    f"both, {through_in_head[0]:.1%} [{through_in_head[1]:.1%}, {through_in_head[2]:.1%}].\n\n"
+    f"Two tokens reading **the same separator** make up at most {same_by_layer[top_layer]:.1%} of the similarity of high pairs in "
+    f"any layer (layer {top_layer + 1}). In the separator head itself ({name_of['separators']}) it is {same_in_head[0]:.1%} "
+    f"[{same_in_head[1]:.1%}, {same_in_head[2]:.1%}], and all that passes **through a separator at all**, on one side or both, "
+    f"{through_in_head[0]:.1%} [{through_in_head[1]:.1%}, {through_in_head[2]:.1%}].\n\n"
     + (
         "Special tokens that separate nothing, such as one at the start, get the most attention in layer "
-        f"{at + 1}: {first_attention[at]:.0%}, but weighted by the length of the value vectors {first_weight[at]:.1%}; "
-        f"counting them as separators raises the share of the same separator to {shares[5][at]:.1%} there, from {shares[0][at]:.1%}."
-        if first_attention.max() > 0
+        f"{at + 1}: {float(special.special_attention[at]):.0%}; weighted by the length of the value vectors it is "
+        f"{float(special.special_weighted[at]):.1%}."
+        if has_special
         else "This model adds no special token at the start."
     )
 )
@@ -645,16 +502,17 @@ Markdown(
 # same one (centred, for the input: minus its mean over the text).
 
 # %%
+pair_kinds = ("repetition", "neighbours")
 sweep = pd.DataFrame(
     [
-        {"kind": kind, "similarity": metric, **judge_pairs(kind, metric)}
-        for kind in kinds
+        {"kind": kind, "similarity": metric, **best_case(kind, metric)}
+        for kind in pair_kinds
         for metric in METRICS
     ]
 )
 robustness = {
     kind: float((sweep[sweep.kind == kind].verdict == cases[kind]["verdict"]).mean())
-    for kind in kinds
+    for kind in pair_kinds
 }
 shown = sweep.assign(
     head=[f"layer {a + 1}, head {b + 1}" for a, b in zip(sweep.layer, sweep["head"])],
@@ -668,17 +526,10 @@ shown[
 ].set_index(["kind", "similarity"])
 
 # %%
-distance = {metric: by_layer(found, "distance", metric) for metric in METRICS}
-distance_untrained = by_layer(control, "distance", "dot")
 Markdown(
     f"The verdict on repetition is the same in {robustness['repetition']:.0%} of the three, on neighbours in "
-    f"{robustness['neighbours']:.0%}. How far apart the high pairs are depends on the comparison too (relative "
-    "distance, 1 is chance), layer by layer: "
-    + "; ".join(
-        f"{metric} " + " ".join(f"{value:.2f}" for value in values)
-        for metric, values in distance.items()
-    )
-    + f"; untrained, dot: {distance_untrained.min():.2f} to {distance_untrained.max():.2f}."
+    f"{robustness['neighbours']:.0%}. Chosen are the three similarities because each answers another question; what they say "
+    "about distance is the subject of notebook 05."
 )
 
 # %% [markdown]
@@ -717,8 +568,8 @@ figure.tight_layout()
 # - Attention paid is not similarity made: what counts is the value vector that is read.
 #
 # **What this does not show.** That any head binds *words that belong together*: neighbours are near, and near is a
-# simpler reason. How many heads have each role, with correction for having looked at all of them. What a separator between
-# all sentences would change, and how much hangs on which share of pairs counts as high. And anything about BERT-base, which the paper studied: the model named at the top is smaller and was fine-tuned; with a model hub in reach,
+# simpler reason. How many heads have each role, with correction for having looked at all of them (notebook 04). What a separator
+# between all sentences would change (notebook 03), and how much hangs on which share of pairs counts as high (notebook 05). And anything about BERT-base, which the paper studied: the model named at the top is smaller and was fine-tuned; with a model hub in reach,
 # `make run NB=02 MODEL=bert-base-uncased` measures it.
 
 # %% [markdown]
@@ -766,7 +617,7 @@ results_path = save_results(
     model=model,
     corpus=corpus,
     settings=settings,
-    tokens=tokens,
+    tokens=(data.tokens_read, data.tokens_cut),
     seconds=time.perf_counter() - start,
     main={
         "label": "Neighbour AUROC of the best head",
@@ -780,7 +631,7 @@ results_path = save_results(
         f"{nei['levels']['untrained']:.3f}. On shuffled text that head has {nei['mixed'][0]:.3f}: it goes "
         f"{'by place' if by_place else 'by the words'}. Repeated tokens are recognised with {rep['estimate']:.3f} by the best head "
         f"({name_of['repetition']}), but with {rep['levels']['input']:.3f} by the input alone: that heads *detect* repetitions is "
-        f"{rep['verdict']}. Two tokens reading the same separator make up at most {shares[0].max():.1%} of the similarity of high pairs in any layer."
+        f"{rep['verdict']}. Two tokens reading the same separator make up at most {same_by_layer[top_layer]:.1%} of the similarity of high pairs in any layer."
     ),
     values={
         "cases": {
@@ -792,7 +643,7 @@ results_path = save_results(
                 "margins": {
                     name: [round(x, 4) for x in margin] for name, margin in case["margins"].items()
                 },
-                "shuffled": [round(x, 4) for x in case["mixed"]] if "mixed" in case else None,
+                "shuffled": [round(x, 4) for x in case["mixed"]],
                 "verdict": case["verdict"],
             }
             for kind, case in cases.items()
@@ -800,14 +651,12 @@ results_path = save_results(
         "robustness": robustness,
         "average_cosine_by_layer": [round(float(x), 4) for x in alike],
         "average_cosine_untrained": round(float(alike_untrained), 4),
-        "ends_among_longest_tenth": {m: round(float(value), 4) for m, value in longest.items()},
-        "relative_distance_by_layer": {
-            m: [round(float(x), 4) for x in v] for m, v in distance.items()
-        },
-        "share_of_similarity_by_layer": {
+        "ends_among_longest_tenth": {m: round(float(x.mean()), 4) for m, x in longest.items()},
+        "same_separator_by_layer": [round(float(x), 4) for x in same_by_layer],
+        "share_of_similarity_by_layer_passages": {
             name: [round(float(x), 4) for x in values] for name, values in zip(PARTS, shares)
         },
-        "same_separator_in_separator_head": [round(x, 4) for x in share_in_head],
+        "same_separator_in_separator_head": [round(x, 4) for x in same_in_head],
         "through_separators_in_separator_head": [round(x, 4) for x in through_in_head],
     },
 )
@@ -832,7 +681,7 @@ pd.DataFrame(
             "best head": f"layer {case['layer']} of {each['model']['n_layers']}, head {case['head']}",
             "score": "{:.3f} [{:.3f}, {:.3f}]".format(*case["score"]),
             **{name: str(case["levels"].get(name, "n/a")) for name in ("untrained", "input")},
-            "shuffled": str(case["shuffled"][0]) if case["shuffled"] else "n/a",
+            "shuffled": str(case["shuffled"][0]),
             "verdict": case["verdict"],
         }
         for each in (this_run, *others)

@@ -28,7 +28,7 @@ from traitlets import Type
 
 from attnlib.corpus import CORPORA
 from attnlib.models import PUBLISHED, short_name
-from attnlib.results import load_results, main_number
+from attnlib.results import load_results, main_number, scorecard
 
 NOTEBOOKS = Path(__file__).resolve().parent
 REPOSITORY = NOTEBOOKS.parent
@@ -242,14 +242,31 @@ def readme_table() -> str:
     return "\n".join(lines)
 
 
-def with_table(readme: str) -> str:
-    """The README with its table of notebooks made anew."""
-    return re.sub(
-        r"(<!-- results: made by `make render` -->\n).*?(\n<!-- end of results -->)",
-        lambda found: found[1] + readme_table() + found[2],
-        readme,
-        flags=re.S,
-    )
+def readme_scorecard() -> str:
+    """The README's scorecard: each claim and each model, from the published results."""
+    card = scorecard(sorted((NOTEBOOKS / "results").glob("*/*.json")))
+    models = list(card.model.unique())
+    lines = [f"| claim | {' | '.join(models)} |", "|---" * (1 + len(models)) + "|"]
+    for claim, rows in card.groupby("claim"):
+        cells = [
+            "not run"
+            if row.verdict == "not run"
+            else f"**{row.verdict}**: {row.estimate}; untrained {row.untrained}, shuffled {row.shuffled}; "
+            f"robustness {row.robustness}" + (f"; but {row.but}" if row.but else "")
+            for _, row in rows.iterrows()
+        ]
+        statement, measure = rows[["statement", "measured by"]].iloc[0]
+        lines.append(f"| **{claim}** {statement}: {measure} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def with_tables(readme: str) -> str:
+    """The README with its table of notebooks and its scorecard made anew."""
+    for name, made in (("results", readme_table()), ("scorecard", readme_scorecard())):
+        start, end = f"<!-- {name}: made by `make render` -->\n", f"\n<!-- end of {name} -->"
+        before, rest = readme.split(start)
+        readme = before + start + made + end + rest.split(end)[1]
+    return readme
 
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
@@ -309,7 +326,7 @@ def main(argv: list[str] | None = None) -> int:
     rows = [run_one(source, folder, changed, options.render) for source in chosen]
     if options.render:
         readme = REPOSITORY / "README.md"
-        readme.write_text(with_table(readme.read_text("utf-8")), "utf-8")
+        readme.write_text(with_tables(readme.read_text("utf-8")), "utf-8")
     print(f"\n{table(rows)}")
     return int(any(row["verdict"] == "failed" for row in rows))
 

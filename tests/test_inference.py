@@ -1,18 +1,30 @@
 """Verdicts: heads with a known answer are recognised, noise stays undecided, and the statistics are those of scipy."""
 
 import dataclasses
+import json
 import sys
 
 import numpy as np
 import pytest
 import torch
 import transformers
+import xarray as xr
 from conftest import SIZES, save_tokenizer
+from scipy.stats import false_discovery_control, ttest_1samp
 
-from attnlib import head_roles, judge, load_model, survey
+from attnlib import head_roles, interval, judge, load_model, survey
 from attnlib.corpus import Corpus, as_text
 from attnlib.inference import (
+    CLAIMS,
     ROLES,
+    Level,
+    _side,
+    distinct_share,
+    first_third,
+    kept_anchor,
+    last_third,
+    passing_heads,
+    role_scores,
     usual_anchor,
 )
 
@@ -90,7 +102,9 @@ def plant_roles(output, rng) -> dict:
     z[0, 0] = one_hot(output.token_ids, rng, width)
     steps = torch.from_numpy(rng.normal(size=(n + 1, width))).float()
     z[0, 1] = steps[:-1] + steps[1:]  # shares one of two parts with each neighbour
-    z[0, 2] = one_hot(output.sentence, rng, width) + 0.1 * z[0, 2]
+    # every other token of a sentence, so that it is no head for neighbours
+    turn = torch.where(torch.arange(n) % 2 == 0, 1.0, -1.0)
+    z[0, 2] = turn[:, None] * one_hot(output.sentence, rng, width) + 0.1 * z[0, 2]
     is_anchor = torch.isin(output.token_ids, torch.tensor(THE))
     z[0, 3] = torch.where(is_anchor[:, None], 9 * torch.ones(width), 0.1 * z[0, 3])
     return {"z": z}
@@ -231,3 +245,140 @@ def test_a_noise_head_stays_undecided_and_chance_lies_inside_its_interval(
     counts = {key: sum(found) for key, found in (undecided | inside).items()}
     print(counts)
     assert min(counts.values()) >= 93, counts
+
+
+# --- the parts ------------------------------------------------------------------------------------
+
+
+def heads(values, layers=1):
+    """(text, layer, head) from rows of texts."""
+    values = np.asarray(values, float)
+    return xr.DataArray(values.reshape(len(values), layers, -1), dims=("text", "layer", "head"))
+
+
+def test_an_interval_is_that_of_plain_resampling():
+    values = np.random.default_rng(1).normal(3, 2, 50)
+    mean, low, high = interval(np.append(values, np.nan))  # a text in which it does not exist
+    rng = np.random.default_rng(7)
+    means = [rng.choice(values, 50).mean() for _ in range(4000)]
+    assert mean == pytest.approx(values.mean())
+    assert (low, high) == pytest.approx(np.percentile(means, [2.5, 97.5]), abs=0.1)
+    assert np.isnan(interval(np.array([1.0, np.nan]))).all()
+    assert interval(values) == interval(values)
+
+
+def test_heads_pass_by_the_corrected_test_on_both_halves():
+    rng = np.random.default_rng(0)
+    values = rng.normal(0, 1, (60, 2, 5))
+    values[:, 1, 3] += 1  # clear
+    values[::2, 0, 0] += 2  # on one half only
+    scores = heads(values.reshape(60, -1), layers=2)
+    levels = {"zero": 0 * scores, "half": 0 * scores - 0.5}
+    expected = []
+    for half in (0, 1):
+        p = [
+            max(
+                ttest_1samp(values[half::2, i, j] - level, 0, alternative="greater").pvalue
+                for level in (0, -0.5)
+            )
+            for i in range(2)
+            for j in range(5)
+        ]
+        expected.append(false_discovery_control(p) <= 0.05)
+    found = passing_heads(scores, levels).values
+    assert (found.ravel() == expected[0] & expected[1]).all()
+    assert found[1, 3] and not found[0, 0]
+
+
+def test_a_score_that_never_varies_or_does_not_exist():
+    scores = heads([[1.0, 0.0, np.nan]] * 8)
+    assert passing_heads(scores, {"zero": heads([[0.0] * 3] * 8)}).values.tolist() == [
+        [True, False, False]
+    ]
+
+
+def test_thirds_of_the_depth():
+    for n, size in ((1, 1), (2, 1), (3, 1), (6, 2), (12, 4)):
+        layers = xr.DataArray(np.arange(n), dims="layer")
+        assert first_third(layers).values.tolist() == list(range(size))
+        assert last_third(layers).values.tolist() == list(range(n - size, n))
+
+
+def test_distinct_and_kept_anchors_by_hand():
+    anchors = xr.DataArray(
+        [[[1, 1], [2, 3]], [[1, 1], [2, 2]], [[1, 4], [2, 3]]], dims=("text", "layer", "head")
+    )
+    assert distinct_share(anchors).values.tolist() == [3 / 4, 2 / 4, 4 / 4]
+    assert distinct_share(anchors.isel(layer=0)).values.tolist() == [1 / 2, 1 / 2, 1]
+    assert usual_anchor(anchors).values.tolist() == [[1, 1], [2, 3]]
+    own, other = kept_anchor(anchors)
+    # texts 1 and 3 are held against text 2 (1 1 2 2), text 2 against the usual ones of 1 and 3 (1 1 2 3)
+    assert own.values.tolist() == [3 / 4, 3 / 4, 2 / 4]
+    slow = []
+    for text, usual in ((0, [1, 1, 2, 2]), (1, [1, 1, 2, 3]), (2, [1, 1, 2, 2])):
+        here = anchors.values[text].ravel()
+        slow.append(np.mean([here[a] == usual[b] for a in range(4) for b in range(4) if a != b]))
+    assert other.values.tolist() == pytest.approx(slow)
+
+
+@pytest.mark.parametrize(
+    ("edges", "expected"),
+    [
+        ([(0.1, 0.2), (0.3, 0.4)], "supported"),
+        ([(0.1, 0.2), (-0.3, 0.4)], "undecided"),
+        ([(0.1, 0.2), (-0.3, -0.1)], "contradicted"),
+        ([(0.1, 0.2), (np.nan, np.nan)], "n/a"),
+    ],
+)
+def test_the_side_of_the_levels_decides(edges, expected):
+    levels = {str(n): Level(0.0, 0.0, 0.0, low, high) for n, (low, high) in enumerate(edges)}
+    assert _side(levels, above=True) == expected
+    turned = {name: Level(0.0, 0.0, 0.0, -level.high, -level.low) for name, level in levels.items()}
+    assert _side(turned, above=False) == expected
+    shown = levels | {"shown": Level(0.0, 0.0, 0.0, -9.0, -8.0, decides=False)}
+    assert _side(shown, above=True) == expected
+
+
+def test_a_verdict_can_be_written_down_and_repeats(with_roles):
+    verdicts = [judge(claim, with_roles) for claim in CLAIMS]
+    assert verdicts == [judge(claim, with_roles) for claim in CLAIMS]
+    for verdict in verdicts:
+        plain = json.loads(json.dumps(verdict.as_dict()))
+        assert plain["claim"] == verdict.claim and plain["levels"].keys() == verdict.levels.keys()
+        sizes = [
+            {"metric": 3, "share": 2, "separator": 3}.get(name, 2)
+            for name in CLAIMS[verdict.claim].sweep
+        ]
+        assert len(verdict.verdicts) == np.prod(sizes)
+        same = [found == verdict.verdict for found in verdict.verdicts.values()]
+        assert verdict.robustness == sum(same) / len(same)
+
+
+def test_controls_that_were_not_measured_are_no_levels(with_roles):
+    alone = with_roles.sel(condition=["model"])
+    for claim in CLAIMS:
+        verdict = judge(claim, alone)
+        assert not verdict.controls
+        assert not [name for name in verdict.levels if "untrained" in name or "shuffled" in name]
+    assert set(role_scores(alone, "repetition")[1]) == {"token embeddings"}
+
+
+def test_a_measure_that_does_not_exist_gives_no_verdict(with_roles):
+    missing = with_roles.assign(
+        separator_attention=with_roles.separator_attention * np.nan,
+        repetition_auroc=with_roles.repetition_auroc * np.nan,
+    )
+    for claim in ("S1", "S2"):
+        verdict = judge(claim, missing)
+        assert verdict.verdict == "n/a" and np.isnan(verdict.estimate) and verdict.n_texts == 0
+
+
+def test_unknown_claims_and_settings_are_refused(with_roles):
+    with pytest.raises(ValueError, match="claim='S99' is unknown: choose one of S1, S2"):
+        judge("S99", with_roles)
+    with pytest.raises(
+        ValueError, match=r"share=0.5 is no setting of this survey: choose among \[0.01, 0.05\]"
+    ):
+        judge("S4", with_roles, share=0.5)
+    with pytest.raises(ValueError, match="colour='red' is no setting of this survey: choose among"):
+        judge("S4", with_roles, colour="red")

@@ -9,7 +9,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import pytest
 
-from attnlib import load_results, save_figure, save_results, summary, versions
+from attnlib import load_results, save_figure, save_results, scorecard, summary, versions
 from attnlib.results import main_number
 
 MAIN = {"label": "AUROC", "value": 0.98765, "interval": [0.9812, 0.9934], "verdict": "supported"}
@@ -84,3 +84,62 @@ def test_a_figure_is_the_same_file_again(minilm, tmp_path):
         files.append(save_figure(figure, tmp_path, minilm, "99_test").read_bytes())
         plt.close(figure)
     assert files[0] == files[1] and (tmp_path / "minilm" / "figures" / "99_test.png").exists()
+
+
+# --- scorecard ------------------------------------------------------------------------------------
+
+
+def verdict(estimate, **changed):
+    level = dict(ours=estimate, level=0.5, difference=0.1, low=0.05, high=0.15, decides=True)
+    return (
+        dict(
+            verdict="supported",
+            estimate=estimate,
+            low=0.5,
+            high=0.7,
+            levels={"chance": level, "input": level | {"level": 0.9, "decides": False}},
+            caveats=["input"],
+            controls={"untrained": 0.51, "shuffled": None},
+            robustness=2 / 3,
+            n_texts=40,
+            heads={},
+        )
+        | changed
+    )
+
+
+def write(folder, model, notebook, verdicts):
+    path = folder / f"{model}-{notebook}.json"
+    path.write_text(json.dumps({"model": {"name": model}, "values": {"verdicts": verdicts}}))
+    return path
+
+
+def test_the_scorecard_says_what_the_results_say(tmp_path):
+    heads = {"passing": 3, "of": 72, "best": [1, 2]}
+    old = write(tmp_path, "minilm", "old", {"S3": verdict(0.55)})
+    new = write(tmp_path, "minilm", "new", {"S3": verdict(0.6, heads=heads)})
+    mine = write(
+        tmp_path, "mine", "new", {"S1": verdict(0.2), "S6": verdict(None, low=None, high=None)}
+    )
+    card = scorecard([old, new, mine]).set_index(["claim", "model"])
+    row = card.loc["S3", "minilm"]
+    assert (
+        row.estimate == "0.6 [0.5, 0.7]" and row.verdict == "supported" and row.heads == "3 of 72"
+    )
+    assert row.levels == "chance: 0.5" and row.but == "not beyond input: 0.9"
+    assert (row.untrained, row.shuffled, row.robustness, row.texts) == ("0.51", "n/a", "67%", "40")
+    assert (
+        card.loc["S1", "mine"].heads == "-" and card.loc["S6", "mine"].estimate == "n/a [n/a, n/a]"
+    )
+    missing = card.loc["S4", "mpnet"]
+    assert missing.verdict == "not run" and missing.but == "`make render NB=05 MODEL=mpnet`"
+    assert len(card) == 6 * 4  # every claim for the models with a short name, and the one found
+
+
+def test_a_level_about_another_quantity_shows_both_sides(tmp_path):
+    level = dict(ours=0.3, level=0.1, difference=0.2, low=0.1, high=0.3, decides=True)
+    path = write(tmp_path, "minilm", "06", {"S6": verdict(0.6, levels={"kept": level}, caveats=[])})
+    assert (
+        scorecard([path]).set_index(["claim", "model"]).levels["S6", "minilm"]
+        == "kept: 0.3 against 0.1"
+    )
