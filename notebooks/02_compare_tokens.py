@@ -6,6 +6,9 @@
 #     name: python3
 # ---
 
+# %% [markdown]
+# # Heads bring neighbours together; repeated words were alike before
+
 # %%
 from IPython.display import Markdown
 
@@ -454,7 +457,8 @@ axes[0].set(
     title=f"Similarity of high pairs that\ncomes through separators ({corpus.name})",
     ylabel="share of S",
 )
-axes[0].legend(frameon=False, fontsize=8)
+axes[0].margins(y=0.4)
+axes[0].legend(frameon=False, fontsize=8, loc="upper left")
 palette = sns.color_palette("colorblind")
 up, down = np.zeros(model.n_layers), np.zeros(model.n_layers)
 for values, name, colour in zip(

@@ -22,7 +22,8 @@ Markdown("**Published run.** " + summary(load_results("results/minilm/04_name_th
 #
 # *Left: the role of each head; white: it has none. Right: each dot is a head, coloured if it has the role, with a circle
 # around the highest score. A head has a role only if it beats every mark in its row, on one half of the texts and again on
-# the other half.*
+# the other half. (Two levels differ from head to head and have no mark: its own score on shuffled text, for repetition,
+# and what its own nearness predicts, for same sentence.)*
 
 # %% [markdown]
 # **You'll do:** score every head for six roles, hold the scores against controls, and look at the best head of each role.
@@ -172,9 +173,8 @@ colours = dict(zip(names, sns.color_palette("colorblind", len(names))))
 PLAIN = {  # how a level is called in the figure
     "untrained, best head": "untrained",
     "token embeddings": "input",
-    "shuffled text": "shuffled",
 }
-markers = {"untrained": "X", "input": "D", "shuffled": "s"}
+markers = {"untrained": "X", "input": "D"}
 
 
 def draw_atlas(roles, ax) -> None:
@@ -218,7 +218,10 @@ def draw_roles(axes) -> None:
                 means[best], height[best], s=55, facecolor="none", edgecolor="black", zorder=4
             )
         for name, level in levels.items():
-            value = float(level.mean())
+            by_head = level.mean("text").values
+            value = float(by_head.mean())
+            if np.ptp(by_head) > 1e-6:  # its own level for each head: no one mark
+                continue
             if name in PLAIN:
                 ax.scatter(value, 0, marker=markers[PLAIN[name]], color="black", s=34, zorder=3)
             elif np.isfinite(value):
@@ -240,7 +243,7 @@ row_axes = right.subplots(len(names), 1)
 draw_roles(row_axes)
 row_axes[0].set_title(
     "Every head's score. Coloured: has the role. Circle: highest score.\n"
-    "Dashed: chance. X: untrained, best head. Diamond: input alone. Square: shuffled text",
+    "Dashed: chance. X: untrained, best head. Diamond: input alone.",
     fontsize=9,
 )
 sns.despine(figure)

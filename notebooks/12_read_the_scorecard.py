@@ -21,7 +21,7 @@ Markdown("**Published run.** " + summary(load_results("results/minilm/12_read_th
 # interval.](figures/12_read_the_scorecard.png)
 #
 # *One row for each claim, one column for each model: the estimate with its 95 % interval, the verdict, and the share of
-# other settings that give the same verdict. Blue: supported. Orange: contradicted. Grey: undecided. White: not run.*
+# settings that give the same verdict. Blue: supported. Orange: contradicted. Grey: undecided. White: not run.*
 
 # %% [markdown]
 # **You'll do:** read the verdicts of notebooks 03 to 06 side by side. **You'll learn:** which claims hold, how much they hang
@@ -84,7 +84,7 @@ settings = dict(
 #
 # Levels are chance, and controls such as the same architecture untrained, or the text shuffled. Intervals come from drawing
 # whole texts again, 2,000 times (bootstrap). A claim that *some* heads do a thing needs at least one head that passes a test
-# corrected for all heads on one half of the texts and again on the other half. **Robustness** is the share of other settings
+# corrected for all heads on one half of the texts and again on the other half. **Robustness** is the share of settings
 # (similarity, share of high pairs, definition of a separator) with the same verdict.
 #
 # ## By hand

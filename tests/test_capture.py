@@ -373,3 +373,43 @@ def test_broken_weights_are_named_and_the_hooks_are_gone(tiny_folder):
     ):
         head_outputs(model, "Rain fell.")
     assert hooks_on(model.net) == 0
+
+
+# --- layer inputs and shuffled text ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["bert", "mpnet", "distilbert"])
+def test_the_input_of_a_layer_is_the_output_of_the_one_below(tiny, passages, family):
+    model = tiny(family)
+    out = head_outputs(model, passages[0], what="input", max_tokens=40)
+    with torch.inference_mode():
+        states = model.net(input_ids=out.token_ids[None], output_hidden_states=True).hidden_states
+    assert out.input.shape == (3, 40, 24)
+    for layer in range(3):
+        assert (out.input[layer] - states[layer][0]).abs().max() <= 1e-5
+
+
+def test_shuffling_moves_the_tokens_and_nothing_else(minilm, passages):
+    plain, mixed = (head_outputs(minilm, passages[0], shuffle=shuffle) for shuffle in (None, 4))
+    body = plain.is_body
+    assert not torch.equal(plain.token_ids, mixed.token_ids)
+    assert torch.equal(plain.token_ids[~body], mixed.token_ids[~body])
+    assert torch.equal(plain.token_ids.sort().values, mixed.token_ids.sort().values)
+    assert torch.equal(plain.sentence, mixed.sentence) and torch.equal(body, mixed.is_body)
+    assert int(plain.is_sentence_end.sum()) == int(mixed.is_sentence_end.sum())
+    assert all(token in ".?!" for token, end in zip(mixed.tokens, mixed.is_sentence_end) if end)
+    for token, (start, end), inside in zip(mixed.tokens, mixed.offsets, body):
+        assert not inside or mixed.text.text[start:end].strip() == token
+    again, other = (
+        head_outputs(minilm, [passages[1], passages[0]], shuffle=shuffle)[1] for shuffle in (4, 5)
+    )
+    assert torch.equal(again.token_ids, mixed.token_ids)  # whatever is read before it
+    assert not torch.equal(other.token_ids, mixed.token_ids)
+
+
+def test_separators_stay_in_their_places_in_shuffled_text(minilm, passages):
+    plain, mixed = (
+        head_outputs(minilm, passages[0], shuffle=shuffle, separators="between")
+        for shuffle in (None, 4)
+    )
+    assert torch.equal(plain.is_sep, mixed.is_sep) and int(mixed.is_sep.sum()) > 2

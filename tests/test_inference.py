@@ -217,27 +217,48 @@ def test_planted_layers_decide_the_claims_about_layers(stories, passages, tmp_pa
     assert [judge(claim, turned).verdict for claim in ("S1", "S4")] == ["contradicted"] * 2
 
 
+def windows(passages, n_texts: int) -> Corpus:
+    """Texts of four sentences from the passages, each two sentences further on."""
+    texts = []
+    for passage in passages:
+        for first in range(0, len(passage.sentences) - 3, 2):
+            start, end = passage.sentences[first][0], passage.sentences[first + 3][1]
+            texts.append(as_text(passage.text[start:end], f"{passage.source} {first}"))
+    return Corpus("windows", tuple(texts[:n_texts]))
+
+
 @pytest.mark.slow
 def test_a_noise_head_stays_undecided_and_chance_lies_inside_its_interval(
-    stories, passages, tmp_path, monkeypatch
+    passages, tmp_path, monkeypatch
 ):
-    """In 100 seeds: that checks the coverage of the intervals, at 95 % each."""
+    """In at least 93 of 100 seeds, for each claim and each level: that checks the coverage of the intervals."""
     model = small_model(tmp_path, passages, layers=2, heads=1)
-    real = survey_module.iter_head_outputs
+    monkeypatch.setattr(survey_module, "COLLOCATION_COUNT", 2)
+    texts = windows(passages, 80)
+    real, read = survey_module.iter_head_outputs, {}
     undecided, inside = {}, {}
     for seed in range(100):
 
         def noise(model, texts, *, shuffle=None, _seed=seed, **options):
-            control = 1 + (shuffle is not None) + 2 * model.provenance["untrained"]
-            for index, output in real(model, texts, shuffle=shuffle, **options):
-                rng = np.random.default_rng([_seed, control, sum(output.text.text.encode())])
-                yield index, dataclasses.replace(output, **noise_like(output, rng))
+            kind = (shuffle is not None) + 2 * model.provenance["untrained"]
+            for index, text in enumerate(texts):
+                key = (
+                    kind,
+                    options.get("separators"),
+                    options.get("what", ()),
+                    text.text,
+                )
+                if key not in read:
+                    ((_, read[key]),) = real(model, [text], shuffle=shuffle, **options)
+                rng = np.random.default_rng([_seed, kind, sum(text.text.encode())])
+                yield index, dataclasses.replace(read[key], **noise_like(read[key], rng))
 
         monkeypatch.setattr(survey_module, "iter_head_outputs", noise)
         data = survey(
-            model, stories, max_tokens=40, controls=BOTH, share=0.01, metrics="dot", progress=False
+            model, texts, max_tokens=64, controls=BOTH, share=0.01, metrics="dot", progress=False
         )
         for claim in ("S2", "S3", "S4", "S5"):
+            # of one head, so that no other one can be chosen
             verdict = judge(claim, data.isel(layer=slice(0, 1)) if claim in ("S2", "S3") else data)
             undecided.setdefault(claim, []).append(verdict.verdict == "undecided")
             for name, level in verdict.levels.items():
@@ -270,7 +291,7 @@ def test_an_interval_is_that_of_plain_resampling():
 def test_heads_pass_by_the_corrected_test_on_both_halves():
     rng = np.random.default_rng(0)
     values = rng.normal(0, 1, (60, 2, 5))
-    values[:, 1, 3] += 1  # clear
+    values[:, 1, 3] += 2  # clear
     values[::2, 0, 0] += 2  # on one half only
     scores = heads(values.reshape(60, -1), layers=2)
     levels = {"zero": 0 * scores, "half": 0 * scores - 0.5}

@@ -21,7 +21,7 @@ from huggingface_hub.errors import RepositoryNotFoundError
 from safetensors.torch import load_file
 
 from attnlib import load_model, models
-from attnlib.models import PUBLISHED, short_name
+from attnlib.models import PUBLISHED, short_name, untrained_copy
 
 SHA256 = PUBLISHED["minilm"].sha256
 
@@ -73,6 +73,19 @@ def test_the_untrained_control_is_the_same_architecture_with_seeded_weights(mini
         assert ours.shape == trained.shape
         if "dense.weight" in name:
             assert not torch.equal(ours, other) and not torch.equal(ours, trained)
+
+
+def test_an_untrained_copy_is_the_model_that_loading_untrained_gives(minilm):
+    ours, loaded = (
+        untrained_copy(minilm, 3),
+        load_model("minilm", device="cpu", untrained=True, seed=3),
+    )
+    for (name, a), b in zip(
+        ours.net.state_dict().items(), loaded.net.state_dict().values(), strict=True
+    ):
+        assert torch.equal(a, b), name
+    assert ours.name == loaded.name and ours.provenance == loaded.provenance
+    assert not ours.net.training and minilm.provenance["untrained"] is False
 
 
 def test_loading_an_untrained_model_leaves_the_random_numbers_alone():

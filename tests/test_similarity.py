@@ -2,6 +2,7 @@
 
 import inspect
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -21,7 +22,15 @@ from attnlib import (
     similarity,
     top_pairs,
 )
-from attnlib.similarity import METRICS, _sorted
+from attnlib.similarity import (
+    METRICS,
+    RankedPairs,
+    _sorted,
+    is_finite,
+    n_high_pairs,
+    same_sentence_by_distance,
+    same_sentence_chance,
+)
 
 numbers = st.floats(-8, 8, width=32)
 vectors = arrays.arrays(
@@ -251,3 +260,76 @@ def test_decomposition_sums_to_s_on_the_real_model(minilm, passages):
         parts = decompose(out.attention, out.v, separators)
         assert (sum(parts) - S).abs().max() <= 1e-4
     assert decompose(out.attention, out.v).same_separator.abs().max() == 0
+
+
+# --- what the measures are made of ----------------------------------------------------------------
+
+sentences = st.lists(st.integers(-1, 3), min_size=1, max_size=12)
+
+
+@given(st.integers(1, 40_000), st.floats(1e-6, 1))
+def test_the_number_of_high_pairs_is_the_nearest_and_at_least_one(n_pairs, share):
+    n = n_high_pairs(n_pairs, share)
+    assert 1 <= n <= n_pairs
+    assert n == 1 or abs(n - share * n_pairs) <= 0.5
+
+
+def test_the_number_of_high_pairs_by_hand():
+    assert [n_high_pairs(n, 0.25) for n in (0, 1, 2, 4, 6, 10)] == [0, 1, 1, 1, 2, 3]
+    assert n_high_pairs(10, 1.0) == 10
+    for share in (0.0, -0.5, 1.01, math.nan):
+        with pytest.raises(ValueError, match=f"share={share} must be above 0 and at most 1"):
+            n_high_pairs(10, share)
+
+
+@given(sentences)
+def test_the_chance_of_one_sentence_is_a_count_of_pairs(sentence):
+    pairs = list(itertools.combinations([s for s in sentence if s >= 0], 2))
+    same = sum(first == second for first, second in pairs)
+    chance = same_sentence_chance(torch.tensor(sentence))
+    if 0 < same < len(pairs):
+        assert chance == pytest.approx(same / len(pairs))
+    else:
+        assert math.isnan(chance)
+
+
+@given(sentences)
+def test_the_chance_at_each_distance_is_a_count_of_pairs(sentence):
+    found = same_sentence_by_distance(torch.tensor(sentence))
+    n = len(sentence)
+    assert len(found) == n
+    for distance in range(n):
+        same = [sentence[i] == sentence[i + distance] for i in range(n - distance)]
+        assert found[distance] == pytest.approx(sum(same) / len(same))
+
+
+@given(
+    st.integers(2, 7).flatmap(
+        lambda n: arrays.arrays(np.float32, (2, n, n), elements=st.sampled_from([0, 1, 2]))
+    ),
+    st.data(),
+)
+def test_auroc_among_some_pairs_against_scikit_learn(S, data):
+    ranked = RankedPairs(torch.from_numpy(S))
+    n_pairs = ranked.pairs.shape[1]
+    kinds = data.draw(st.lists(st.sampled_from("+-."), min_size=n_pairs, max_size=n_pairs))
+    positive = torch.tensor([k for k, kind in enumerate(kinds) if kind == "+"], dtype=torch.long)
+    among = torch.tensor([k for k, kind in enumerate(kinds) if kind != "."], dtype=torch.long)
+    found = ranked.auroc(positive, among=among)
+    assert found.shape == (2,)
+    if 0 < len(positive) < len(among):
+        label = [kinds[k] == "+" for k in among]
+        values = ranked.values[:, among]
+        assert found.tolist() == pytest.approx([roc_auc_score(label, row) for row in values])
+    else:
+        assert found.isnan().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_finite_means_neither_nan_nor_infinite(dtype):
+    ok = torch.tensor([[0.0, -3.0], [1e-3, 60000.0]], dtype=dtype)
+    assert is_finite(ok) and is_finite(torch.zeros(0, 3, dtype=dtype))
+    for bad in (math.nan, math.inf, -math.inf):
+        values = ok.clone()
+        values[1, 0] = bad
+        assert not is_finite(values)
