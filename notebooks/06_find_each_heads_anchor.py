@@ -75,6 +75,7 @@ OUT = "../build"  # folder for the results
 # %%
 start = time.perf_counter()
 set_style()
+plt.rcParams["figure.dpi"] = 85  # large figures: keeps the page small
 model = load_model(MODEL, device=DEVICE, dtype=DTYPE)
 corpus = load_corpus(CORPUS, limit=N_TEXTS)
 if len(corpus) < 4:
