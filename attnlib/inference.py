@@ -8,7 +8,8 @@ from itertools import product
 
 import numpy as np
 import xarray as xr
-from scipy.stats import DegenerateDataWarning, bootstrap, false_discovery_control, ttest_1samp
+from scipy.stats import DegenerateDataWarning, bootstrap, false_discovery_control, norm, ttest_1samp
+from scipy.stats import t as student
 
 ALPHA = 0.05  # 95 % intervals; false discovery rate over layers x heads
 RESAMPLES = 2000
@@ -119,6 +120,8 @@ class Verdict:
 def interval(values: np.ndarray, *, seed: int = 0) -> tuple[float, float, float]:
     """Mean over texts, and its 95 % interval by the percentile bootstrap (2,000 resamples, fixed seed).
 
+    The percentiles are moved outwards as the t distribution is wider than the normal one, since plain ones cover too
+    little with few texts (expanded percentile interval: Hesterberg 2015, arXiv 1411.5279).
     ``values`` is (text,); texts in which the measure does not exist (NaN) are left out.  NaN with fewer than two.
 
     >>> interval(np.array([1.0, 1.0, 1.0]))
@@ -151,6 +154,7 @@ def _bootstrapped(
             paired=True,
             vectorized=True,
             n_resamples=RESAMPLES,
+            confidence_level=_expanded(table.shape[1]),
             method="percentile",
             rng=np.random.default_rng(seed),
         ).confidence_interval
@@ -159,6 +163,15 @@ def _bootstrapped(
         name: (float(values[i]), float(found.low[i]), float(found.high[i]))
         for i, name in enumerate(functions)
     }
+
+
+def _expanded(n: int) -> float:
+    """The confidence level whose percentiles cover 95 % with n texts.
+
+    >>> round(_expanded(5), 3), round(_expanded(300), 3)
+    (0.998, 0.951)
+    """
+    return float(1 - 2 * norm.sf(math.sqrt(n / (n - 1)) * student.isf(ALPHA / 2, n - 1)))
 
 
 # --- claims about layers ------------------------------------------------------------------------

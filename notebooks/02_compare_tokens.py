@@ -484,7 +484,7 @@ special = (
     data[["special_attention", "special_weighted"]].sel(condition="model").mean(("text", "head"))
 )
 has_special = bool(special.special_attention.notnull().any())
-at = int(special.special_attention.fillna(0).argmax())
+at = int(np.nan_to_num(special.special_attention.values).argmax())
 Markdown(
     f"Two tokens reading **the same separator** make up at most {same_by_layer[top_layer]:.1%} of the similarity of high pairs in "
     f"any layer (layer {top_layer + 1}). In the separator head itself ({name_of['separators']}) it is {same_in_head[0]:.1%} "
@@ -673,7 +673,12 @@ Markdown("**This run.** " + summary(load_results(results_path)))
 # The same notebook with other models, beside this run: from the results that are stored with this repository
 # (`make render MODEL=...` adds one).
 
+
 # %%
+def shown_or_not(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:.3f}"
+
+
 this_run = load_results(results_path)
 stored = [load_results(path) for path in sorted(Path("results").glob(f"*/{results_path.name}"))]
 others = [other for other in stored if other["model"]["name"] != this_run["model"]["name"]]
@@ -683,9 +688,9 @@ pd.DataFrame(
             "model": each["model"]["name"],
             "kind": kind,
             "best head": f"layer {case['layer']} of {each['model']['n_layers']}, head {case['head']}",
-            "score": "{:.3f} [{:.3f}, {:.3f}]".format(*case["score"]),
-            **{name: str(case["levels"].get(name, "n/a")) for name in ("untrained", "input")},
-            "shuffled": str(case["shuffled"][0]),
+            "score": "{} [{}, {}]".format(*map(shown_or_not, case["score"])),
+            **{name: shown_or_not(case["levels"].get(name)) for name in ("untrained", "input")},
+            "shuffled": shown_or_not(case["shuffled"][0]),
             "verdict": case["verdict"],
         }
         for each in (this_run, *others)

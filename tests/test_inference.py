@@ -234,7 +234,7 @@ def test_a_noise_head_stays_undecided_and_chance_lies_inside_its_interval(
     """In at least 93 of 100 seeds, for each claim and each level: that checks the coverage of the intervals."""
     model = small_model(tmp_path, passages, layers=2, heads=1)
     monkeypatch.setattr(survey_module, "COLLOCATION_COUNT", 2)
-    texts = windows(passages, 80)
+    texts = windows(passages, 60)
     real, read = survey_module.iter_head_outputs, {}
     undecided, inside = {}, {}
     for seed in range(100):
