@@ -75,8 +75,10 @@ CLAIMS: dict[str, Claim] = {
 
 @dataclass(frozen=True)
 class Level:
-    """One level that an estimate is held against: both sides, and their difference with its 95 % interval.
+    """One level that an estimate is held against: both sides, and their difference with its interval.
 
+    The intervals of the levels that decide hold together with 95 % (Bonferroni), so that one of many does not fall on
+    the wrong side by chance.
     ``decides`` says whether the verdict needs it; a level that does not is shown beside it.
     """
 
@@ -134,12 +136,19 @@ def interval(values: np.ndarray, *, seed: int = 0) -> tuple[float, float, float]
 
 
 def _bootstrapped(
-    columns: dict[str, np.ndarray], functions: dict[str, Callable], seed: int
+    columns: dict[str, np.ndarray],
+    functions: dict[str, Callable],
+    seed: int,
+    n_together: dict[str, int] | None = None,
 ) -> dict[str, tuple[float, float, float]]:
-    """Functions of the means of columns (text,), each with its interval; texts are drawn whole, the same for all."""
+    """Functions of the means of columns (text,), each with its interval; texts are drawn whole, the same for all.
+
+    ``n_together`` says of how many intervals one is that have to hold all at once.
+    """
     table = np.array([*columns.values()], float)  # (column, text)
     table = table[:, np.isfinite(table).all(0)]
-    if table.shape[1] < 2:
+    n_texts = table.shape[1]
+    if n_texts < 2:
         return dict.fromkeys(functions, (math.nan, math.nan, math.nan))
 
     def of_means(*means) -> np.ndarray:
@@ -148,30 +157,34 @@ def _bootstrapped(
 
     with np.errstate(invalid="ignore", divide="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", DegenerateDataWarning)  # a measure that never varies
-        found = bootstrap(
+        drawn = bootstrap(
             tuple(table),
             lambda *drawn, axis: of_means(*(each.mean(axis) for each in drawn)),
             paired=True,
             vectorized=True,
             n_resamples=RESAMPLES,
-            confidence_level=_expanded(table.shape[1]),
             method="percentile",
             rng=np.random.default_rng(seed),
-        ).confidence_interval
+        ).bootstrap_distribution  # (function, resample)
         values = of_means(*table.mean(1))
-    return {
-        name: (float(values[i]), float(found.low[i]), float(found.high[i]))
-        for i, name in enumerate(functions)
-    }
+    found = {}
+    for name, value, distribution in zip(functions, values, drawn):
+        tail = _tail(n_texts, (n_together or {}).get(name, 1))
+        low, high = np.quantile(distribution, [tail, 1 - tail])
+        found[name] = float(value), float(low), float(high)
+    return found
 
 
-def _expanded(n: int) -> float:
-    """The confidence level whose percentiles cover 95 % with n texts.
+def _tail(n_texts: int, n_together: int = 1) -> float:
+    """The share of resamples to leave out on each side, so that intervals cover 95 %, with few texts too.
 
-    >>> round(_expanded(5), 3), round(_expanded(300), 3)
-    (0.998, 0.951)
+    Of several intervals that have to hold together each leaves out so many times less (Bonferroni).
+
+    >>> round(_tail(300), 4), round(_tail(300, 2), 4), round(_tail(5), 4)
+    (0.0243, 0.012, 0.001)
     """
-    return float(1 - 2 * norm.sf(math.sqrt(n / (n - 1)) * student.isf(ALPHA / 2, n - 1)))
+    t = student.isf(ALPHA / n_together / 2, n_texts - 1)
+    return float(norm.sf(math.sqrt(n_texts / (n_texts - 1)) * t))
 
 
 # --- claims about layers ------------------------------------------------------------------------
@@ -380,7 +393,10 @@ def _judge_layers(claim: str, data: xr.Dataset, setting: dict, seed: int) -> dic
             f"level {name}": level,
             name: lambda m, a=ours, b=level: a(m) - b(m),
         }
-    found = _bootstrapped(quantity.columns, functions, seed)
+    together = sum(name not in quantity.shown for name in quantity.levels)
+    found = _bootstrapped(
+        quantity.columns, functions, seed, {name: together for name in quantity.levels}
+    )
     levels = {
         name: Level(
             found[f"ours {name}"][0],
@@ -627,7 +643,9 @@ def _judge_heads(claim: str, data: xr.Dataset, setting: dict, seed: int) -> dict
     held = {}
     for name, level in levels.items():
         there = level.isel(place).values
-        difference = interval(ours - there, seed=seed)
+        difference = _bootstrapped(
+            {"": ours - there}, {"": lambda m: m[""]}, seed, {"": len(decisive)}
+        )[""]
         both = np.isfinite(ours - there)
         means = [float(each[both].mean()) if both.any() else math.nan for each in (ours, there)]
         held[name] = Level(*means, *difference, decides=name in deciding)
@@ -673,11 +691,11 @@ def judge(claim: str, data: xr.Dataset, *, seed: int = 0, **setting) -> Verdict:
     setting : a different ``metric``, ``share``, ``separator``, ``weight`` ("attention" or "length") or ``anchor``
         ("raw" or "corrected") than the headline
 
-    The verdict is *supported* if the 95 % interval (bootstrap over texts) of the difference to every level lies on the
-    claimed side, *contradicted* if it lies on the other side for one of them, else *undecided*; *n/a* if the measure
-    does not exist.  A claim that some heads do a thing is supported if at least one head passes ``passing_heads``, and
-    contradicted if the best head, chosen on one half of the texts, lies below one level on the other half.  Robustness
-    is the share of the sweep over all settings with the same verdict.
+    The verdict is *supported* if the interval (bootstrap over texts, 95 % for all levels together) of the difference
+    to every level lies on the claimed side, *contradicted* if it lies on the other side for one of them, else
+    *undecided*; *n/a* if the measure does not exist.  A claim that some heads do a thing is supported if at least one
+    head passes ``passing_heads``, and contradicted if the best head, chosen on one half of the texts, lies below one
+    level on the other half.  Robustness is the share of the sweep over all settings with the same verdict.
 
     Raises ValueError for an unknown claim or setting.
     """
