@@ -77,13 +77,13 @@ settings = dict(
 #
 # | verdict | when |
 # |---|---|
-# | supported | the 95 % interval of the difference to **every** level lies on the claimed side |
+# | supported | the interval of the difference to **every** level lies on the claimed side |
 # | contradicted | it lies on the other side for at least one level |
 # | undecided | neither |
 # | n/a | the measure does not exist for this model |
 #
 # Levels are chance, and controls such as the same architecture untrained, or the text shuffled. Intervals come from drawing
-# whole texts again, 2,000 times (bootstrap). A claim that *some* heads do a thing needs at least one head that passes a test
+# whole texts again, 2,000 times (bootstrap), and those of all levels of a claim hold together with 95 %. A claim that *some* heads do a thing needs at least one head that passes a test
 # corrected for all heads on one half of the texts and again on the other half. **Robustness** is the share of settings
 # (similarity, share of high pairs, definition of a separator) with the same verdict.
 #
