@@ -71,19 +71,34 @@ def by_hand(model, texts, shares=(0.001, 0.01, 0.05)) -> list[dict]:
             output = net(
                 **encoded.to(net.device), output_attentions=True, output_hidden_states=True
             )
+            projected = [
+                submodule(net, model.family.value, layer)(output.hidden_states[layer])[0]
+                for layer in range(model.n_layers)
+            ]
         split = [
             kept[layer][0].unflatten(-1, (model.n_heads, -1)) for layer in range(model.n_layers)
         ]
         z = np.stack([each.transpose(0, 1).float().cpu().numpy() for each in split])
         attention = np.stack([each[0].float().cpu().numpy() for each in output.attentions])
         inputs = [each[0].float().cpu().numpy() for each in output.hidden_states[:-1]]
-        return encoded["input_ids"][0].cpu().numpy(), z, attention, inputs
+        values = np.stack(
+            [
+                each.unflatten(-1, (model.n_heads, -1))
+                .transpose(0, 1)
+                .detach()
+                .float()
+                .cpu()
+                .numpy()
+                for each in projected
+            ]
+        )
+        return encoded["input_ids"][0].cpu().numpy(), z, attention, inputs, values
 
     mean = np.mean([run(text.text)[1][:, :, 1:-1].mean(2) for text in texts], axis=0)
 
     def measure(text) -> list[dict]:
         found = []
-        ids, z, attention, inputs = run(text.text)
+        ids, z, attention, inputs, values = run(text.text)
         body, z = ids[1:-1], z[:, :, 1:-1]
         n = len(body)
         spans = tokenizer(text.text, return_offsets_mapping=True)["offset_mapping"][1 : n + 1]
@@ -126,7 +141,7 @@ def by_hand(model, texts, shares=(0.001, 0.01, 0.05)) -> list[dict]:
             found.append([of_matrix(S, False) for S in three(x, x.mean(0))])
             for head in range(model.n_heads):
                 A = attention[layer, head, 1:-1]
-                V, *_ = np.linalg.lstsq(attention[layer, head, 1:-1], z[layer, head], rcond=None)
+                V = values[layer, head]
                 weighted = A * np.linalg.norm(V, axis=1)
                 other = np.where(stops, 0, A) @ V
                 found.append(
