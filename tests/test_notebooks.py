@@ -200,7 +200,11 @@ def runs_of_four(text: str) -> list[list[str]]:
     return [words[i : i + 4] for i in range(len(words) - 3)]
 
 
-PLAIN = {("at", "the", "end", "of")}  # phrases that anybody writes
+PLAIN = {  # phrases that anybody writes
+    ("at", "the", "end", "of"),
+    ("but", "it", "is", "not"),
+    ("the", "head", "of", "the"),
+}
 
 
 # --- the runner ---------------------------------------------------------------------------------
