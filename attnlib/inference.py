@@ -587,6 +587,11 @@ def head_roles(data: xr.Dataset, *, metric: str = "dot", share: float = 0.01) ->
     levels; ``passes``, whether it exceeds all of them by the corrected test in both halves of the texts; and
     ``role_of_head`` (layer, head), the passed role with the largest margin in standard errors ("broad"
     only if there is no other), "" for none.
+
+    >>> from attnlib import load_corpus, load_model, survey
+    >>> data = survey(load_model("minilm"), load_corpus("passages", limit=4), max_tokens=32, progress=False)
+    >>> dict(head_roles(data).passes.sizes)
+    {'role': 6, 'layer': 6, 'head': 12}
     """
     score, margin, passes, clear = [], [], [], []
     for role in ROLES:
@@ -698,6 +703,12 @@ def judge(claim: str, data: xr.Dataset, *, seed: int = 0, **setting) -> Verdict:
     level on the other half.  Robustness is the share of the sweep over all settings with the same verdict.
 
     Raises ValueError for an unknown claim or setting.
+
+    >>> from attnlib import load_corpus, load_model, survey
+    >>> data = survey(load_model("minilm"), load_corpus("passages", limit=4), max_tokens=32, progress=False)
+    >>> verdict = judge("S4", data)
+    >>> verdict.setting, len(verdict.verdicts)
+    ({'metric': 'dot', 'share': 0.01}, 9)
     """
     if claim not in CLAIMS:
         raise ValueError(f"claim={claim!r} is unknown: choose one of {', '.join(CLAIMS)}.")
