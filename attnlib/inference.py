@@ -102,17 +102,13 @@ class Verdict:
     low: float
     high: float
     levels: dict[str, Level]
-    caveats: tuple[
-        str, ...
-    ]  # levels that do not decide, and from which the estimate lies on the wrong side
+    caveats: tuple[str, ...]  # levels that do not decide and that the estimate does not exceed
     controls: dict[str, float]  # the same estimate in each control of the survey
     robustness: float  # share of the settings with the same verdict
     verdicts: dict[str, str]  # setting: verdict, over the sweep
     setting: dict
     n_texts: int
-    heads: (
-        dict  # of a claim that some heads do a thing: the best head and how many pass; else empty
-    )
+    heads: dict  # of a claim about some heads: the best one, and how many pass; else empty
 
     def as_dict(self) -> dict:
         """Plain Python types, for a results file."""
@@ -339,8 +335,8 @@ def kept_anchor(anchors: xr.DataArray) -> tuple[xr.DataArray, xr.DataArray]:
         own[half::2] = (here == usual).mean(-1)
         kinds, n_usual = np.unique(usual, return_counts=True)
         n_alike = np.append(n_usual, 0)[np.searchsorted(kinds, here)] * np.isin(here, kinds)
-        every = n_alike.mean(-1) / n_heads  # each head with each usual anchor
-        other[half::2] = (every * n_heads - own[half::2]) / max(1, n_heads - 1)
+        # of all usual anchors that a head's anchor is like, its own left out
+        other[half::2] = (n_alike.mean(-1) - own[half::2]) / max(1, n_heads - 1)
     coords = {"text": anchors.text} if "text" in anchors.coords else {}
     return tuple(xr.DataArray(each, coords, ["text"]) for each in (own, other))
 
@@ -406,13 +402,6 @@ def _judge_layers(claim: str, data: xr.Dataset, setting: dict, seed: int) -> dic
         )
         for name in quantity.levels
     }
-    controls = {}
-    for control in data.condition.values.tolist()[1:]:
-        there = _LAYER_CLAIMS[claim](data, setting, control)
-        means = [
-            np.nanmean(c) if np.isfinite(c).any() else math.nan for c in there.columns.values()
-        ]
-        controls[control] = float(there.estimate(dict(zip(there.columns, means))))
     estimate, low, high = found[""]
     finite = np.isfinite(np.array([*quantity.columns.values()], float)).all(0)
     return dict(
@@ -422,10 +411,16 @@ def _judge_layers(claim: str, data: xr.Dataset, setting: dict, seed: int) -> dic
         low=low,
         high=high,
         levels=levels,
-        controls=controls,
         n_texts=int(finite.sum()),
         heads={},
     )
+
+
+def _layer_control(claim: str, data: xr.Dataset, setting: dict, control: str) -> float:
+    """The estimate of a claim about layers in a control."""
+    there = _LAYER_CLAIMS[claim](data, setting, control)
+    means = [np.nanmean(c) if np.isfinite(c).any() else math.nan for c in there.columns.values()]
+    return float(there.estimate(dict(zip(there.columns, means))))
 
 
 def _edges(level: Level, above: bool) -> tuple[float, float]:
@@ -657,10 +652,6 @@ def _judge_heads(claim: str, data: xr.Dataset, setting: dict, seed: int) -> dict
     side = _side(held, above=True)
     if side != "n/a":  # one head is enough, but it has to pass the corrected test
         side = "supported" if passing.any() else "undecided" if side == "supported" else side
-    controls = {}
-    for control in data.condition.values.tolist()[1:]:
-        means = every.sel(condition=control).mean("text").values
-        controls[control] = float(np.nanmax(means)) if np.isfinite(means).any() else math.nan
     return dict(
         verdict=side,
         caveats=_caveats(held, above=True),
@@ -668,7 +659,6 @@ def _judge_heads(claim: str, data: xr.Dataset, setting: dict, seed: int) -> dict
         low=low,
         high=high,
         levels=held,
-        controls=controls,
         n_texts=int(np.isfinite(ours).sum()),
         heads={
             "best": [layer + 1, head + 1],
@@ -680,6 +670,13 @@ def _judge_heads(claim: str, data: xr.Dataset, setting: dict, seed: int) -> dict
             },
         },
     )
+
+
+def _head_control(claim: str, data: xr.Dataset, setting: dict, control: str) -> float:
+    """The highest score of any head in a control."""
+    scores, _ = role_scores(data, _HEAD_CLAIMS[claim][0], metric=setting["metric"])
+    means = scores.sel(condition=control).mean("text").values
+    return float(np.nanmax(means)) if np.isfinite(means).any() else math.nan
 
 
 # --- verdicts -----------------------------------------------------------------------------------
@@ -731,7 +728,8 @@ def judge(claim: str, data: xr.Dataset, *, seed: int = 0, **setting) -> Verdict:
             )
     chosen |= setting
     sweep = CLAIMS[claim].sweep
-    once = _judge_heads if claim in _HEAD_CLAIMS else _judge_layers
+    of_heads = claim in _HEAD_CLAIMS
+    once, control = (_judge_heads, _head_control) if of_heads else (_judge_layers, _layer_control)
     headline = once(claim, data, chosen, seed)
     verdicts = {}
     for values in product(*(choices[name] for name in sweep)):
@@ -748,5 +746,8 @@ def judge(claim: str, data: xr.Dataset, *, seed: int = 0, **setting) -> Verdict:
         robustness=sum(same) / len(same),
         verdicts=verdicts,
         setting={name: chosen[name] for name in sweep},
+        controls={
+            name: control(claim, data, chosen, name) for name in data.condition.values.tolist()[1:]
+        },
         **headline,
     )

@@ -119,9 +119,8 @@ class RankedPairs:
             return self.pairs.new_empty(*self.values.shape[:-1], 0, 2)
         weakest = self._sorted[..., -n_top, None]
         chosen = self.values >= weakest
-        if (
-            chosen.sum() > n_top * chosen[..., 0].numel()
-        ):  # ties at the edge: take them in pair order
+        # ties at the edge: take them in pair order
+        if chosen.sum() > n_top * chosen[..., 0].numel():
             above, tied = self.values > weakest, self.values == weakest
             room = n_top - above.sum(-1, keepdim=True)
             chosen = above | (tied & (tied.cumsum(-1) <= room))

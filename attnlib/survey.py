@@ -45,6 +45,7 @@ SHARD_TEXTS = 64  # texts between two writes
 
 TEXT, HEAD = ("condition", "text"), ("condition", "text", "layer", "head")
 PAIRS = (*HEAD, "metric", "share")
+PAIR_ENDS = ("condition", *PAIRS[2:], "token_type")
 # name: dimensions, unit, definition.  Everything is over the tokens of the text itself, unless said otherwise.
 STATISTICS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "separator_attention": (
@@ -230,9 +231,7 @@ def survey(
     """
     settings = _settings(model, max_tokens, share, metrics, controls, seed)
     provenance = _provenance(model, corpus, settings)
-    store = (
-        None if out is None else _Store(_place(Path(out), model, corpus, provenance), provenance)
-    )
+    store = None if out is None else _Store(_place(Path(out), provenance), provenance)
     if store and store.complete:
         return store.read()
     store = store or _Memory()
@@ -303,7 +302,7 @@ def _provenance(model: Model, corpus: Corpus, settings: dict) -> dict:
     }
 
 
-def _place(out: Path, model: Model, corpus: Corpus, provenance: dict) -> Path:
+def _place(out: Path, provenance: dict) -> Path:
     if out.suffix == ".zarr":
         return out
     digest = hashlib.sha256(json.dumps(provenance, sort_keys=True).encode()).hexdigest()[:12]
@@ -594,9 +593,8 @@ def _measured(
     }
     aurocs = ("repetition_auroc", "adjacent_auroc", "collocation_auroc")
     places = body.nonzero().squeeze(-1)
-    inside = slice(
-        int(places[0]), int(places[-1]) + 1
-    )  # the text itself stands together: no copies
+    # the text itself stands together: a slice copies nothing
+    inside = slice(int(places[0]), int(places[-1]) + 1)
     layers = []
     for layer in range(len(output.z)):
         z, A = output.z[layer][:, inside].float(), output.attention[layer][:, inside].float()
@@ -738,7 +736,7 @@ def _shard(
     return xr.Dataset(variables, coordinates), pair_ends
 
 
-def _per_corpus(plan: _Plan, settings: dict) -> xr.Dataset:
+def _per_corpus(plan: _Plan, settings: dict, pair_ends: np.ndarray) -> xr.Dataset:
     """What belongs to the corpus as a whole, and the labels of all axes but text."""
     model = plan.models["model"][0]
     data = xr.Dataset(
@@ -747,7 +745,15 @@ def _per_corpus(plan: _Plan, settings: dict) -> xr.Dataset:
                 "token_type",
                 [plan.counts[i] for i in plan.token_types.tolist()],
                 {"units": "tokens", "long_name": "how often the token type stands in the corpus"},
-            )
+            ),
+            "pair_ends": (
+                PAIR_ENDS,
+                pair_ends,
+                {
+                    "units": "pair ends",
+                    "long_name": "ends of high pairs of this token type, over all texts",
+                },
+            ),
         },
         {
             "condition": list(plan.models),
@@ -803,12 +809,6 @@ def _attributes(plan: _Plan, provenance: dict, done: list[int]) -> dict:
     } | note
 
 
-_PAIR_ENDS = {
-    "units": "pair ends",
-    "long_name": "ends of high pairs of this token type, over all texts",
-}
-
-
 class _Memory:
     """Keeps finished shards in memory, when no place to keep them is given."""
 
@@ -827,7 +827,6 @@ class _Memory:
         return "The survey was interrupted and nothing is kept: with out='NAME.zarr' it could go on where it stopped."
 
     def finish(self, plan: _Plan, settings: dict, provenance: dict) -> None:
-        per_corpus = _per_corpus(plan, settings)
         data = xr.concat(
             self.shards,
             "text",
@@ -836,11 +835,7 @@ class _Memory:
             compat="override",
             join="override",
         )
-        per_corpus["pair_ends"] = (
-            ("condition", *PAIRS[2:], "token_type"),
-            self.pair_ends,
-            _PAIR_ENDS,
-        )
+        per_corpus = _per_corpus(plan, settings, self.pair_ends)
         attributes = _attributes(plan, provenance, plan.kept)
         self.data = data.merge(per_corpus).assign_attrs(attributes)
 
@@ -894,7 +889,7 @@ class _Store:
     def keep(self, number: int, shard: xr.Dataset, pair_ends: np.ndarray) -> None:
         unfinished = self.parts / "unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
-        shard["pair_ends"] = (("condition", *PAIRS[2:], "token_type"), pair_ends)
+        shard["pair_ends"] = (PAIR_ENDS, pair_ends)
         shard.to_zarr(unfinished, **_FORMAT)
         os.replace(unfinished, self.parts / f"{number:06d}.zarr")
 
@@ -912,8 +907,7 @@ class _Store:
             for name in shard.variables:
                 shard[name].encoding.clear()
             shard.to_zarr(unfinished, **(_FORMAT if number == 0 else {"append_dim": "text"}))
-        per_corpus = _per_corpus(plan, settings)
-        per_corpus["pair_ends"] = (("condition", *PAIRS[2:], "token_type"), pair_ends, _PAIR_ENDS)
+        per_corpus = _per_corpus(plan, settings, pair_ends)
         attributes = _attributes(plan, provenance, done)
         per_corpus.assign_attrs(attributes).to_zarr(unfinished, mode="a")
         shutil.rmtree(self.path, ignore_errors=True)
