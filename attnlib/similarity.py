@@ -252,8 +252,9 @@ def same_sentence_by_distance(sentence: Int[Tensor, " token"]) -> Float[Tensor, 
     tensor([1.0000, 0.6667, 0.0000, 0.0000])
     """
     n = len(sentence)
-    same = (sentence[:, None] == sentence[None, :]).float()
-    return torch.stack([same.diagonal(distance).mean() for distance in range(n)])
+    i, j = torch.triu_indices(n, n, device=sentence.device)
+    same = (sentence[i] == sentence[j]).float()
+    return torch.bincount(j - i, same) / torch.bincount(j - i)
 
 
 def pair_auroc(

@@ -7,10 +7,12 @@ import os
 import shutil
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -652,6 +654,43 @@ def _measured(
     return everything
 
 
+def _between(output: HeadOutputs) -> dict[str, np.ndarray]:
+    """What separators between all sentences get: (layer, head), and the share of tokens that are such separators."""
+    layers = []
+    for A, V in zip(output.attention, output.v):
+        A, V = A[:, output.is_body].float(), V.float()
+        attention = _attention_statistics(A, V, {"between": output.is_sep})
+        layers.append(torch.stack(attention["between"]))
+    plain, weighted = torch.stack(layers, 1).cpu().numpy()
+    share_of_keys = output.is_sep.float().mean().cpu().numpy()
+    return {
+        "separator_attention": plain,
+        "separator_weighted": weighted,
+        "separator_keys": share_of_keys,
+    }
+
+
+def _in_threads(
+    function: Callable, items: Iterable[tuple[int, HeadOutputs]], device: torch.device
+) -> Iterator[tuple[int, Any]]:
+    """The function of each item, in order; on a CPU as many side by side as torch has threads, with one thread each.
+
+    The operations of one text are too small to be shared by threads; a GPU is kept busy by one.
+    """
+    n_threads = torch.get_num_threads() if device.type == "cpu" else 1
+    items = iter(items)  # runs the model, with all threads
+    with ThreadPoolExecutor(n_threads) as pool:
+        while group := list(islice(items, n_threads)):
+            if device.type == "cpu":
+                torch.set_num_threads(1)
+            try:
+                results = list(pool.map(function, [output for _, output in group]))
+            finally:
+                if device.type == "cpu":
+                    torch.set_num_threads(n_threads)
+            yield from zip([row for row, _ in group], results)
+
+
 # --- many texts ---------------------------------------------------------------------------------
 
 
@@ -684,36 +723,24 @@ def _shard(
     options = dict(max_tokens=settings["max_tokens"], batch_tokens=batch_tokens)
     n_sentences = [0] * len(chosen)
     for c, (condition, (each, shuffle)) in enumerate(plan.models.items()):
-        if each.tokenizer.sep_token_id is not None:
-            for row, output in iter_head_outputs(
-                each,
-                texts,
-                what=("attention", "v"),
-                separators="between",
-                shuffle=shuffle,
-                **options,
-            ):
-                arrays["separator_keys"][c, row, 2] = output.is_sep.float().mean()
-                for layer in range(model.n_layers):
-                    A, V = (
-                        output.attention[layer][:, output.is_body].float(),
-                        output.v[layer].float(),
-                    )
-                    plain, weighted = _attention_statistics(A, V, {"between": output.is_sep})[
-                        "between"
-                    ]
-                    arrays["separator_attention"][c, row, layer, :, 2] = plain.cpu()
-                    arrays["separator_weighted"][c, row, layer, :, 2] = weighted.cpu()
-        for row, output in iter_head_outputs(
-            each, texts, what=("z", "attention", "v", "input"), shuffle=shuffle, **options
-        ):
+
+        def read(each=each, shuffle=shuffle, **how):
+            return iter_head_outputs(each, texts, shuffle=shuffle, **how, **options)
+
+        def measured(output, condition=condition):
             frame = _TextFrame(output, plan, condition)
-            measured = _measured(output, frame, plan.means.get(condition), settings)
+            return frame, _measured(output, frame, plan.means.get(condition), settings)
+
+        if each.tokenizer.sep_token_id is not None:
+            outputs = read(what=("attention", "v"), separators="between")
+            for row, found in _in_threads(_between, outputs, each.device):
+                for name, values in found.items():
+                    arrays[name][c, row, ..., SEPARATORS.index("between")] = values
+        outputs = read(what=("z", "attention", "v", "input"))
+        for row, (frame, found) in _in_threads(measured, outputs, each.device):
             types = np.searchsorted(plan.token_types, frame.types.cpu().numpy())
-            pair_ends[c, ..., types] += np.moveaxis(measured.pop("pair_ends"), -1, 0).astype(
-                "int32"
-            )
-            for name, values in measured.items():
+            pair_ends[c, ..., types] += np.moveaxis(found.pop("pair_ends"), -1, 0).astype("int32")
+            for name, values in found.items():
                 target = arrays[name][c, row]
                 np.copyto(target, values, where=np.isfinite(values), casting="same_kind")
             n_sentences[row] = len(frame.sentence.unique())
