@@ -12,6 +12,7 @@ from attnlib.results import (
     scorecard,
     summary,
     versions,
+    with_other_models,
 )
 from attnlib.similarity import (
     decompose,
@@ -55,4 +56,5 @@ __all__ = [
     "survey",
     "top_pairs",
     "versions",
+    "with_other_models",
 ]

@@ -2,9 +2,10 @@
 
 import math
 import warnings
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
+from operator import itemgetter
 
 import numpy as np
 import xarray as xr
@@ -104,15 +105,28 @@ class Verdict:
     levels: dict[str, Level]
     caveats: tuple[str, ...]  # levels that do not decide and that the estimate does not exceed
     controls: dict[str, float]  # the same estimate in each control of the survey
-    robustness: float  # share of the settings with the same verdict
-    verdicts: dict[str, str]  # setting: verdict, over the sweep
     setting: dict
     n_texts: int
     heads: dict  # of a claim about some heads: the best one, and how many pass; else empty
+    # the same for every setting, by the values of ``setting``; empty in those
+    sweep: dict[tuple, "Verdict"] = field(default_factory=dict)
+
+    @property
+    def verdicts(self) -> dict[str, str]:
+        """The verdict of each setting."""
+        return {", ".join(map(str, values)): each.verdict for values, each in self.sweep.items()}
+
+    @property
+    def robustness(self) -> float:
+        """The share of the settings with the same verdict; NaN in a verdict of the sweep itself."""
+        same = [each.verdict == self.verdict for each in self.sweep.values()]
+        return sum(same) / len(same) if same else math.nan
 
     def as_dict(self) -> dict:
-        """Plain Python types, for a results file."""
-        return asdict(self)
+        """Plain Python types, for a results file; of the other settings only the verdicts."""
+        fields = asdict(replace(self, sweep={}))
+        del fields["sweep"]
+        return fields | {"robustness": self.robustness, "verdicts": self.verdicts}
 
 
 def interval(values: np.ndarray, *, seed: int = 0) -> tuple[float, float, float]:
@@ -209,10 +223,15 @@ class _Quantity:
     """An estimate and its levels as functions of the means of some columns, each (text,)."""
 
     columns: dict[str, np.ndarray]
-    estimate: Callable  # of the named means
+    estimates: dict[str, Callable]  # of the named means, for the model and for each control
     levels: dict[str, tuple[Callable, Callable]]  # name: ours, level
     above: bool  # the side of the levels that the claim is on
     shown: tuple[str, ...] = ()  # levels that do not decide
+
+
+def _conditions(data: xr.Dataset) -> list[str]:
+    """The model and the controls."""
+    return data.condition.values.tolist()
 
 
 def _by_text(values: xr.DataArray) -> np.ndarray:
@@ -220,11 +239,11 @@ def _by_text(values: xr.DataArray) -> np.ndarray:
     return values.mean([d for d in values.dims if d != "text"], skipna=True).values
 
 
-def _separators(data: xr.Dataset, setting: dict, condition: str) -> _Quantity:
+def _separators(data: xr.Dataset, setting: dict) -> _Quantity:
     name = "separator_attention" if setting["weight"] == "attention" else "separator_weighted"
     chosen = data.sel(separator=setting["separator"])
-    columns = {"keys": chosen.separator_keys.sel(condition=condition).values}
-    for each in data.condition.values.tolist():
+    columns = {"keys": chosen.separator_keys.sel(condition="model").values}
+    for each in _conditions(data):
         attention = chosen[name].sel(condition=each)
         columns[f"first {each}"] = _by_text(first_third(attention))
         columns[f"last {each}"] = _by_text(last_third(attention))
@@ -232,55 +251,51 @@ def _separators(data: xr.Dataset, setting: dict, condition: str) -> _Quantity:
     def change(condition: str) -> Callable:
         return lambda m: m[f"last {condition}"] - m[f"first {condition}"]
 
+    estimates = {each: change(each) for each in _conditions(data)}
     levels = {
-        "no change": (change(condition), lambda m: 0.0),
-        "share of such tokens (last third)": (
-            lambda m: m[f"last {condition}"],
-            lambda m: m["keys"],
-        ),
+        "no change": (estimates["model"], lambda m: 0.0),
+        "share of such tokens (last third)": (lambda m: m["last model"], lambda m: m["keys"]),
     }
-    if "untrained" in data.condition:
-        levels["untrained"] = (change(condition), change("untrained"))
-    return _Quantity(columns, change(condition), levels, above=True)
+    if "untrained" in estimates:
+        levels["untrained"] = (estimates["model"], estimates["untrained"])
+    return _Quantity(columns, estimates, levels, above=True)
 
 
-def _distance(data: xr.Dataset, setting: dict, condition: str) -> _Quantity:
+def _distance(data: xr.Dataset, setting: dict) -> _Quantity:
     chosen = data.relative_distance.sel(metric=setting["metric"], share=setting["share"])
     columns = {}
-    for each in data.condition.values.tolist():
+    for each in _conditions(data):
         columns[f"first {each}"] = _by_text(chosen.sel(condition=each).isel(layer=0))
         columns[f"last {each}"] = _by_text(chosen.sel(condition=each).isel(layer=-1))
 
     def change(condition: str) -> Callable:
         return lambda m: m[f"last {condition}"] / m[f"first {condition}"] - 1
 
+    estimates = {each: change(each) for each in _conditions(data)}
     levels = {
-        "no change": (change(condition), lambda m: 0.0),
-        "pairs at random (last layer)": (lambda m: m[f"last {condition}"], lambda m: 1.0),
+        "no change": (estimates["model"], lambda m: 0.0),
+        "pairs at random (last layer)": (lambda m: m["last model"], lambda m: 1.0),
     }
-    for control in ("untrained", "shuffled"):
-        if control in data.condition:
-            levels[control] = (change(condition), change(control))
-    return _Quantity(columns, change(condition), levels, above=False)
+    levels |= {each: (estimates["model"], estimates[each]) for each in estimates if each != "model"}
+    return _Quantity(columns, estimates, levels, above=False)
 
 
-def _same_sentence(data: xr.Dataset, setting: dict, condition: str) -> _Quantity:
-    chosen = data.sel(metric=setting["metric"], share=setting["share"], condition=condition)
+def _same_sentence(data: xr.Dataset, setting: dict) -> _Quantity:
+    chosen = data.sel(metric=setting["metric"], share=setting["share"])
+    ours = chosen.sel(condition="model")
     columns = {
-        "last": _by_text(last_third(chosen.same_sentence_lift)),
-        "first": _by_text(first_third(chosen.same_sentence_lift)),
-        "expected": _by_text(last_third(chosen.same_sentence_expected)),
+        "first": _by_text(first_third(ours.same_sentence_lift)),
+        "expected": _by_text(last_third(ours.same_sentence_expected)),
     }
-
-    def last(m: dict):
-        return m["last"]
-
+    for each in _conditions(data):
+        columns[each] = _by_text(last_third(chosen.same_sentence_lift.sel(condition=each)))
+    estimates = {each: itemgetter(each) for each in _conditions(data)}
     levels = {
-        "pairs at random": (last, lambda m: 1.0),
-        "nearness alone": (last, lambda m: m["expected"]),
-        "first third": (last, lambda m: m["first"]),
+        "pairs at random": (estimates["model"], lambda m: 1.0),
+        "nearness alone": (estimates["model"], itemgetter("expected")),
+        "first third": (estimates["model"], itemgetter("first")),
     }
-    return _Quantity(columns, last, levels, above=True, shown=("first third",))
+    return _Quantity(columns, estimates, levels, above=True, shown=("first third",))
 
 
 def distinct_share(anchors: xr.DataArray) -> xr.DataArray:
@@ -341,48 +356,42 @@ def kept_anchor(anchors: xr.DataArray) -> tuple[xr.DataArray, xr.DataArray]:
     return tuple(xr.DataArray(each, coords, ["text"]) for each in (own, other))
 
 
-def _anchors(data: xr.Dataset, setting: dict, condition: str) -> _Quantity:
+def _anchors(data: xr.Dataset, setting: dict) -> _Quantity:
     prefix = "" if setting["anchor"] == "raw" else "corrected_"
     chosen = data.sel(share=setting["share"])
     groups = {
         each: chosen[f"{prefix}anchor"].sel(metric=setting["metric"], condition=each)
-        for each in data.condition.values.tolist()
+        for each in _conditions(data)
     }
-    groups["chance"] = chosen[f"{prefix}anchor_by_chance"].sel(condition=condition)
-    columns = {}
-    for each, anchors in groups.items():
-        columns[f"distinct {each}"] = distinct_share(anchors).values
-        own, other = kept_anchor(anchors)
+    estimates = {each: itemgetter(f"distinct {each}") for each in groups}
+    groups["chance"] = chosen[f"{prefix}anchor_by_chance"].sel(condition="model")
+    columns = {f"distinct {each}": distinct_share(group).values for each, group in groups.items()}
+    for each in {"model", "untrained"} & set(groups):
+        own, other = kept_anchor(groups[each])
         columns[f"kept {each}"], columns[f"other {each}"] = own.values, other.values
-
-    def distinct(condition: str) -> Callable:
-        return lambda m: m[f"distinct {condition}"]
 
     def excess(condition: str) -> Callable:
         return lambda m: m[f"kept {condition}"] - m[f"other {condition}"]
 
     levels = {
-        "pairs at random": (distinct(condition), distinct("chance")),
-        "kept: another head's anchor": (
-            lambda m: m[f"kept {condition}"],
-            lambda m: m[f"other {condition}"],
-        ),
+        "pairs at random": (estimates["model"], itemgetter("distinct chance")),
+        "kept: another head's anchor": (itemgetter("kept model"), itemgetter("other model")),
     }
-    if "untrained" in groups and condition != "untrained":
-        levels["untrained"] = (distinct(condition), distinct("untrained"))
+    if "untrained" in groups:
+        levels["untrained"] = (estimates["model"], estimates["untrained"])
         levels["kept: excess over another head's, untrained"] = (
-            excess(condition),
+            excess("model"),
             excess("untrained"),
         )
-    return _Quantity(columns, distinct(condition), levels, above=True)
+    return _Quantity(columns, estimates, levels, above=True)
 
 
 _LAYER_CLAIMS = {"S1": _separators, "S4": _distance, "S5": _same_sentence, "S6": _anchors}
 
 
 def _judge_layers(claim: str, data: xr.Dataset, setting: dict, seed: int) -> dict:
-    quantity = _LAYER_CLAIMS[claim](data, setting, "model")
-    functions = {"": quantity.estimate}
+    quantity = _LAYER_CLAIMS[claim](data, setting)
+    functions = {f"estimate {name}": each for name, each in quantity.estimates.items()}
     for name, (ours, level) in quantity.levels.items():
         functions |= {
             f"ours {name}": ours,
@@ -402,7 +411,7 @@ def _judge_layers(claim: str, data: xr.Dataset, setting: dict, seed: int) -> dic
         )
         for name in quantity.levels
     }
-    estimate, low, high = found[""]
+    estimate, low, high = found["estimate model"]
     finite = np.isfinite(np.array([*quantity.columns.values()], float)).all(0)
     return dict(
         verdict=_side(levels, quantity.above),
@@ -411,16 +420,10 @@ def _judge_layers(claim: str, data: xr.Dataset, setting: dict, seed: int) -> dic
         low=low,
         high=high,
         levels=levels,
+        controls={name: found[f"estimate {name}"][0] for name in _conditions(data)[1:]},
         n_texts=int(finite.sum()),
         heads={},
     )
-
-
-def _layer_control(claim: str, data: xr.Dataset, setting: dict, control: str) -> float:
-    """The estimate of a claim about layers in a control."""
-    there = _LAYER_CLAIMS[claim](data, setting, control)
-    means = [np.nanmean(c) if np.isfinite(c).any() else math.nan for c in there.columns.values()]
-    return float(there.estimate(dict(zip(there.columns, means))))
 
 
 def _edges(level: Level, above: bool) -> tuple[float, float]:
@@ -626,28 +629,52 @@ _HEAD_CLAIMS = {
 }
 
 
+def best_head(
+    scores: xr.DataArray, levels: dict[str, xr.DataArray], *, exceeding: Sequence[str] = ()
+) -> tuple[xr.DataArray, dict[str, xr.DataArray]]:
+    """The best head, chosen on every other text and measured on the texts in between: best partly by luck there.
+
+    Parameters
+    ----------
+    scores : (text, layer, head), as from ``role_scores``
+    levels : arrays of the same shape
+    exceeding : levels; best is the head that is furthest above the hardest of them, if possible one that passes the
+        corrected test (``passing_heads``); without any it is the one with the highest mean score
+
+    Returns its scores and levels, (text,) each; the coordinates layer and head say which it is.
+
+    >>> scores = xr.DataArray([[[1.0, 4.0]], [[2.0, 3.0]]], {"layer": [1], "head": [1, 2]}, ("text", "layer", "head"))
+    >>> best, _ = best_head(scores, {})
+    >>> int(best["head"]), best.values.tolist()
+    (2, [3.0])
+    """
+    choosing, measuring = dict(text=slice(0, None, 2)), dict(text=slice(1, None, 2))
+    chosen_by = scores.isel(choosing).mean("text")
+    if exceeding:
+        margins = [(scores - levels[name]).isel(choosing).mean("text") for name in exceeding]
+        chosen_by = xr.concat(margins, "level").min("level", skipna=False)
+        passing = passing_heads(scores, {name: levels[name] for name in exceeding})
+        chosen_by = chosen_by.where(passing if passing.any() else True)
+    layer, head = _largest(chosen_by.transpose("layer", "head").values)
+    place = dict(layer=layer, head=head) | measuring
+    return scores.isel(place), {name: level.isel(place) for name, level in levels.items()}
+
+
 def _judge_heads(claim: str, data: xr.Dataset, setting: dict, seed: int) -> dict:
     role, deciding = _HEAD_CLAIMS[claim]
     every, levels = role_scores(data, role, metric=setting["metric"])
     scores = every.sel(condition="model", drop=True)
-    decisive = {name: level for name, level in levels.items() if name in deciding}
-    passing = passing_heads(scores, decisive)
-    # the head that is furthest above its hardest level on one half of the texts is measured on the other
-    choosing, measuring = slice(0, None, 2), slice(1, None, 2)
-    margins = [(scores - level).isel(text=choosing).mean("text") for level in decisive.values()]
-    margin = xr.concat(margins, "level").min("level", skipna=False)
-    layer, head = _largest(margin.where(passing if passing.any() else True).values)
-    place = dict(text=measuring, layer=layer, head=head)
-    ours = scores.isel(place).values
-    estimate, low, high = interval(ours, seed=seed)
+    deciding = [name for name in levels if name in deciding]
+    passing = passing_heads(scores, {name: levels[name] for name in deciding})
+    best, its_levels = best_head(scores, levels, exceeding=deciding)
+    estimate, low, high = interval(best.values, seed=seed)
     held = {}
-    for name, level in levels.items():
-        there = level.isel(place).values
+    for name, level in its_levels.items():
+        both = np.isfinite(best.values - level.values)
+        means = [float(x.values[both].mean()) if both.any() else math.nan for x in (best, level)]
         difference = _bootstrapped(
-            {"": ours - there}, {"": lambda m: m[""]}, seed, {"": len(decisive)}
+            {"": best.values - level.values}, {"": lambda m: m[""]}, seed, {"": len(deciding)}
         )[""]
-        both = np.isfinite(ours - there)
-        means = [float(each[both].mean()) if both.any() else math.nan for each in (ours, there)]
         held[name] = Level(*means, *difference, decides=name in deciding)
     side = _side(held, above=True)
     if side != "n/a":  # one head is enough, but it has to pass the corrected test
@@ -659,9 +686,10 @@ def _judge_heads(claim: str, data: xr.Dataset, setting: dict, seed: int) -> dict
         low=low,
         high=high,
         levels=held,
-        n_texts=int(np.isfinite(ours).sum()),
+        controls={name: _highest(every.sel(condition=name)) for name in _conditions(data)[1:]},
+        n_texts=int(np.isfinite(best.values).sum()),
         heads={
-            "best": [layer + 1, head + 1],
+            "best": [int(best["layer"]), int(best["head"])],
             "passing": int(passing.sum()),
             "of": int(passing.size),
             "above": {
@@ -672,10 +700,9 @@ def _judge_heads(claim: str, data: xr.Dataset, setting: dict, seed: int) -> dict
     )
 
 
-def _head_control(claim: str, data: xr.Dataset, setting: dict, control: str) -> float:
-    """The highest score of any head in a control."""
-    scores, _ = role_scores(data, _HEAD_CLAIMS[claim][0], metric=setting["metric"])
-    means = scores.sel(condition=control).mean("text").values
+def _highest(scores: xr.DataArray) -> float:
+    """The highest mean over texts of any head."""
+    means = scores.mean("text").values
     return float(np.nanmax(means)) if np.isfinite(means).any() else math.nan
 
 
@@ -697,7 +724,8 @@ def judge(claim: str, data: xr.Dataset, *, seed: int = 0, **setting) -> Verdict:
     to every level lies on the claimed side, *contradicted* if it lies on the other side for one of them, else
     *undecided*; *n/a* if the measure does not exist.  A claim that some heads do a thing is supported if at least one
     head passes ``passing_heads``, and contradicted if the best head, chosen on one half of the texts, lies below one
-    level on the other half.  Robustness is the share of the sweep over all settings with the same verdict.
+    level on the other half.  ``sweep`` has the same for every setting, robustness is the share of it with the same
+    verdict.
 
     Raises ValueError for an unknown claim or setting.
 
@@ -727,27 +755,16 @@ def judge(claim: str, data: xr.Dataset, *, seed: int = 0, **setting) -> Verdict:
                 f"{name}={value!r} is no setting of this survey: choose among {options}."
             )
     chosen |= setting
-    sweep = CLAIMS[claim].sweep
-    of_heads = claim in _HEAD_CLAIMS
-    once, control = (_judge_heads, _head_control) if of_heads else (_judge_layers, _layer_control)
-    headline = once(claim, data, chosen, seed)
-    verdicts = {}
-    for values in product(*(choices[name] for name in sweep)):
-        each = chosen | dict(zip(sweep, values))
-        label = ", ".join(str(value) for value in values)
-        verdicts[label] = (
-            headline["verdict"] if each == chosen else once(claim, data, each, seed)["verdict"]
+    axes = CLAIMS[claim].sweep
+    once = _judge_heads if claim in _HEAD_CLAIMS else _judge_layers
+    sweep = {}
+    for values in product(*(choices[name] for name in axes)):
+        each = dict(zip(axes, values))
+        sweep[values] = Verdict(
+            claim=claim,
+            statement=CLAIMS[claim].statement,
+            estimate_label=CLAIMS[claim].estimate,
+            setting=each,
+            **once(claim, data, each, seed),
         )
-    same = [verdict == headline["verdict"] for verdict in verdicts.values()]
-    return Verdict(
-        claim=claim,
-        statement=CLAIMS[claim].statement,
-        estimate_label=CLAIMS[claim].estimate,
-        robustness=sum(same) / len(same),
-        verdicts=verdicts,
-        setting={name: chosen[name] for name in sweep},
-        controls={
-            name: control(claim, data, chosen, name) for name in data.condition.values.tolist()[1:]
-        },
-        **headline,
-    )
+    return replace(sweep[tuple(chosen[name] for name in axes)], sweep=sweep)

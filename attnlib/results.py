@@ -109,6 +109,22 @@ def load_results(path: str | Path) -> dict | None:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
+def with_other_models(path: str | Path, stored: str | Path = "results") -> list[dict]:
+    """The results in a file that ``save_results`` wrote, and those of the same notebook with other models.
+
+    ``stored`` is the folder with those, as ``<model>/<notebook>.json``; in a notebook the one with published results.
+
+    >>> [each["model"]["name"] for each in with_other_models("notebooks/results/mpnet/02_compare_tokens.json", "none")]
+    ['mpnet']
+    """
+    this_run = load_results(path)
+    others = map(load_results, sorted(Path(stored).glob(f"*/{Path(path).name}")))
+    return [
+        this_run,
+        *(each for each in others if each["model"]["name"] != this_run["model"]["name"]),
+    ]
+
+
 def main_number(results: dict) -> str:
     """The main number as people read it, with its 95 % interval if it has one.
 

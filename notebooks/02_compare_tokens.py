@@ -57,8 +57,9 @@ from attnlib import (
     similarity_map,
     survey,
     top_pairs,
+    with_other_models,
 )
-from attnlib.inference import role_scores
+from attnlib.inference import best_head, role_scores
 
 # %% tags=["parameters"]
 MODEL = "minilm"  # minilm, mpnet, bert-base-uncased, a model hub id, or a folder
@@ -252,15 +253,11 @@ kinds = {"repetition": "repetition", "neighbours": "neighbour", "separators": "s
 def best_case(kind: str, metric: str = "cosine") -> dict:
     """The best head of a kind, chosen on one half of the texts, against its controls on the other half."""
     scores, levels = role_scores(data, kinds[kind], metric=metric, share=SHARE)
-    ours = scores.sel(condition="model")
-    chosen = ours.isel(text=slice(0, None, 2)).mean("text").values
-    layer, head = divmod(int(np.nan_to_num(chosen, nan=-np.inf).argmax()), model.n_heads)
-    place = dict(text=slice(1, None, 2), layer=layer, head=head)
-    estimate, low, high = interval(ours.isel(place).values, seed=SEED)
-    levels = {LEVEL_NAMES[name]: level.isel(place).values for name, level in levels.items()}
-    margins = {
-        name: interval(ours.isel(place).values - level, seed=SEED) for name, level in levels.items()
-    }
+    best, levels = best_head(scores.sel(condition="model"), levels)
+    estimate, low, high = interval(best.values, seed=SEED)
+    levels = {LEVEL_NAMES[name]: level.values for name, level in levels.items()}
+    margins = {name: interval(best.values - level, seed=SEED) for name, level in levels.items()}
+    mixed = scores.sel(condition="shuffled", layer=best["layer"], head=best["head"], text=best.text)
     if all(margin[1] > 0 for margin in margins.values()):
         verdict = "supported"
     elif any(margin[2] < 0 for margin in margins.values()):
@@ -270,10 +267,10 @@ def best_case(kind: str, metric: str = "cosine") -> dict:
     if kind == "repetition":
         levels["chance"] = np.full(1, 0.5)
     return {
-        "layer": layer, "head": head, "estimate": estimate, "low": low, "high": high,
+        "layer": int(best["layer"]) - 1, "head": int(best["head"]) - 1, "estimate": estimate, "low": low, "high": high,
         "levels": {name: float(level.mean()) for name, level in levels.items()},
         "margins": margins, "verdict": verdict,
-        "mixed": interval(scores.sel(condition="shuffled").isel(place).values, seed=SEED),
+        "mixed": interval(mixed.values, seed=SEED),
     }  # fmt: skip
 
 
@@ -679,9 +676,6 @@ def shown_or_not(value: float | None) -> str:
     return "n/a" if value is None else f"{value:.3f}"
 
 
-this_run = load_results(results_path)
-stored = [load_results(path) for path in sorted(Path("results").glob(f"*/{results_path.name}"))]
-others = [other for other in stored if other["model"]["name"] != this_run["model"]["name"]]
 pd.DataFrame(
     [
         {
@@ -693,7 +687,7 @@ pd.DataFrame(
             "shuffled": shown_or_not(case["shuffled"][0]),
             "verdict": case["verdict"],
         }
-        for each in (this_run, *others)
+        for each in with_other_models(results_path)
         for kind, case in each["values"]["cases"].items()
     ]
 ).set_index(["model", "kind"])

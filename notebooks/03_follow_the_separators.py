@@ -57,8 +57,9 @@ from attnlib import (
     save_results,
     set_style,
     survey,
+    with_other_models,
 )
-from attnlib.inference import first_third, last_third
+from attnlib.inference import best_head, first_third, last_third
 
 # %% tags=["parameters"]
 MODEL = "minilm"  # minilm, mpnet, bert-base-uncased, a model hub id, or a folder
@@ -582,13 +583,12 @@ figure.tight_layout()
 
 # %%
 # the head is chosen on every other text and measured on the texts in between
-choosing, measuring = slice(0, None, 2), slice(1, None, 2)
-score = paid.sel(condition="model").isel(text=choosing).mean("text").values
-chosen = np.unravel_index(np.nan_to_num(score, nan=-1).argmax(), score.shape)
-chosen_name = f"layer {chosen[0] + 1}, head {chosen[1] + 1}"
-held = dict(text=measuring, layer=chosen[0], head=chosen[1])
-paid_there = interval(paid.sel(condition="model").isel(held).values, seed=SEED)
-through_there = interval(through.sel(condition="model").isel(held).values, seed=SEED)
+paid_best, held = best_head(
+    paid.sel(condition="model"), {"through": through.sel(condition="model")}
+)
+chosen_name = f"layer {int(paid_best['layer'])}, head {int(paid_best['head'])}"
+paid_there = interval(paid_best.values, seed=SEED)
+through_there = interval(held["through"].values, seed=SEED)
 explained = 1 - (1 - paid_there[0]) ** 2
 above = (y > 1 - (1 - x) ** 2).sel(condition="model")
 through_by_layer = y.mean("head").sel(condition="model").values
@@ -608,11 +608,7 @@ Markdown(
 # percentage points; **supported**, **contradicted** and **undecided** are computed from the intervals, as in notebook 02.
 
 # %%
-sweep = {
-    (place, weight): judge("S1", data, separator=place, weight=weight, seed=SEED)
-    for place in PLACES
-    for weight in ("attention", "length")
-}
+sweep = verdict.sweep  # a verdict for each meaning and each measure
 LAST = "share of such tokens (last third)"
 pd.DataFrame(
     [
@@ -824,8 +820,8 @@ results_path = save_results(
         "head_scores": [rounded(row) for row in roles.score.values],
         "heads_that_pass": [[int(a) + 1, int(b) + 1] for a, b in zip(at_layer, at_head)],
         "separator_head": {
-            "layer": int(chosen[0]) + 1,
-            "head": int(chosen[1]) + 1,
+            "layer": int(paid_best["layer"]),
+            "head": int(paid_best["head"]),
             "attention": rounded(paid_there),
             "similarity_through_separators": rounded(through_there),
             "if_all_values_were_the_same": round(explained, 4),
@@ -842,12 +838,8 @@ Markdown("**This run.** " + summary(load_results(results_path)))
 # The same notebook with other models, beside this run: from the results that are stored with this repository
 # (`make render MODEL=...` adds one). Plain weights; differences in percentage points.
 
+
 # %%
-this_run = load_results(results_path)
-kept = [load_results(path) for path in sorted(Path("results").glob(f"*/{results_path.name}"))]
-others = [other for other in kept if other["model"]["name"] != this_run["model"]["name"]]
-
-
 def number(value: float | None) -> float:
     return np.nan if value is None else value
 
@@ -863,7 +855,7 @@ pd.DataFrame(
             "most in": f"layer {each['values']['peak_layer'][place] or 'n/a'} of {each['model']['n_layers']}",
             "verdict": row["verdict"],
         }
-        for each in (this_run, *others)
+        for each in with_other_models(results_path)
         for place in PLACES
         for row in (each["values"]["sweep"][f"{place}, attention"],)
     ]

@@ -60,8 +60,9 @@ from attnlib import (
     similarity_map,
     survey,
     top_pairs,
+    with_other_models,
 )
-from attnlib.inference import ROLES, passing_heads, role_scores
+from attnlib.inference import ROLES, best_head, passing_heads, role_scores
 
 # %% tags=["parameters"]
 MODEL = "minilm"  # minilm, mpnet, bert-base-uncased, a model hub id, or a folder
@@ -279,14 +280,16 @@ Markdown(
 def best_case(role: str) -> dict:
     """The best head of a role, chosen on every other text and measured on the rest, with the same score elsewhere."""
     scores, levels = role_scores(data, role, metric=METRIC, share=SHARE)
-    ours = scores.sel(condition="model")
-    chosen = ours.isel(text=slice(0, None, 2)).mean("text").values
-    place = divmod(int(np.nan_to_num(chosen, nan=-np.inf).argmax()), model.n_heads)
-    there = dict(text=slice(1, None, 2), layer=place[0], head=place[1])
-    estimate = interval(ours.isel(there).values, seed=SEED)
-    others = {name: float(level.isel(there).mean()) for name, level in levels.items()}
-    shuffled = float(scores.sel(condition="shuffled").isel(there).mean())
-    return {"place": place, "estimate": estimate, "levels": others, "shuffled": shuffled}
+    best, levels = best_head(scores.sel(condition="model"), levels)
+    shuffled = scores.sel(
+        condition="shuffled", layer=best["layer"], head=best["head"], text=best.text
+    )
+    return {
+        "place": (int(best["layer"]) - 1, int(best["head"]) - 1),
+        "estimate": interval(best.values, seed=SEED),
+        "levels": {name: float(level.mean()) for name, level in levels.items()},
+        "shuffled": float(shuffled.mean()),
+    }  # fmt: skip
 
 
 def shown(value: float) -> str:
@@ -646,9 +649,6 @@ Markdown("**This run.** " + summary(load_results(results_path)))
 # The same notebook with other models, beside this run: from the results stored with this repository.
 
 # %%
-this_run = load_results(results_path)
-stored = [load_results(path) for path in sorted(Path("results").glob(f"*/{results_path.name}"))]
-others = [other for other in stored if other["model"]["name"] != this_run["model"]["name"]]
 pd.DataFrame(
     [
         {
@@ -657,7 +657,7 @@ pd.DataFrame(
             **each["values"]["heads_with_role"],
             **{claim: v["verdict"] for claim, v in each["values"]["verdicts"].items()},
         }
-        for each in (this_run, *others)
+        for each in with_other_models(results_path)
     ]
 ).set_index("model")
 

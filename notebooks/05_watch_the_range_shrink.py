@@ -61,6 +61,7 @@ from attnlib import (
     similarity_map,
     survey,
     top_pairs,
+    with_other_models,
 )
 from attnlib.inference import RESAMPLES, first_third, last_third
 from attnlib.similarity import same_sentence_by_distance, same_sentence_chance
@@ -396,14 +397,6 @@ Markdown(
 # share of pairs, with both controls.
 
 # %%
-settings_swept = [(each, part) for each in METRICS for part in data.share.values.tolist()]
-swept = {
-    claim: {
-        (each, part): judge(claim, data.sel(metric=[each], share=[part]), seed=SEED)
-        for each, part in settings_swept
-    }
-    for claim in ("S4", "S5")
-}
 PAPER_CHANGE = -0.30  # summary of arXiv 2512.21956: mean distance, layer 12 against layer 1
 
 figure, axes = plt.subplots(1, 2, figsize=(13, 4.4), width_ratios=(1, 1.05))
@@ -416,7 +409,7 @@ layer_head_grid(
     title=f"Every head: blue is nearer than chance ({metric})",
 )
 ax = axes[1]
-for row, (setting, found) in enumerate(swept["S4"].items()):
+for row, (setting, found) in enumerate(s4.sweep.items()):
     colour, place = colours[setting[0]], -row - 0.6 * (row // data.sizes["share"])
     ax.plot([found.low, found.high], [place, place], color=colour, linewidth=3, alpha=0.6)
     ax.plot(found.estimate, place, "o", color=colour, markersize=7)
@@ -445,7 +438,7 @@ sns.despine(ax=ax, left=True)
 figure.tight_layout()
 
 # %%
-changes = [found.estimate for found in swept["S4"].values()]
+changes = [found.estimate for found in s4.sweep.values()]
 
 
 def levels_table(verdict) -> pd.DataFrame:
@@ -598,12 +591,12 @@ table = pd.DataFrame(
             "share": f"{part:.1%}",
             "cell": f"{found.verdict} ({text(found.estimate, '+.0%' if claim == 'S4' else '.2f')})",
         }
-        for claim, row in swept.items()
-        for (each, part), found in row.items()
+        for claim, verdict in (("S4", s4), ("S5", s5))
+        for (each, part), found in verdict.sweep.items()
     ]
 )
 table.pivot(index=["claim", "similarity"], columns="share", values="cell").reindex(
-    pd.MultiIndex.from_product([swept, METRICS], names=["claim", "similarity"])
+    pd.MultiIndex.from_product([["S4", "S5"], METRICS], names=["claim", "similarity"])
 )
 
 # %%
@@ -809,7 +802,7 @@ results_path = save_results(
         },
         "change_by_setting": {
             f"{each}, {part}": rounded((found.estimate, found.low, found.high))
-            for (each, part), found in swept["S4"].items()
+            for (each, part), found in s4.sweep.items()
         },
         "same_sentence_lift_by_layer": [rounded(column) for column in lift["model"].T],
         "same_sentence_expected_by_layer": rounded(expected[0]),
@@ -830,12 +823,8 @@ Markdown("**This run.** " + summary(load_results(results_path)))
 # The same notebook with other models, beside this run: from the results that are stored with this repository
 # (`make render MODEL=...` adds one).
 
+
 # %%
-this_run = load_results(results_path)
-stored = [load_results(path) for path in sorted(Path("results").glob(f"*/{results_path.name}"))]
-others = [other for other in stored if other["model"]["name"] != this_run["model"]["name"]]
-
-
 def estimate_of(verdict: dict, form: str) -> str:
     numbers = [verdict[key] for key in ("estimate", "low", "high")]
     return span([np.nan if number is None else number for number in numbers], form)
@@ -851,7 +840,7 @@ pd.DataFrame(
             "S5: lift": estimate_of(each["values"]["verdicts"]["S5"], ".2f"),
             "S5": each["values"]["verdicts"]["S5"]["verdict"],
         }
-        for each in (this_run, *others)
+        for each in with_other_models(results_path)
     ]
 ).set_index("model")
 

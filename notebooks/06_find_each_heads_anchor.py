@@ -58,6 +58,7 @@ from attnlib import (
     similarity,
     survey,
     top_pairs,
+    with_other_models,
 )
 from attnlib.inference import distinct_share, kept_anchor, usual_anchor
 
@@ -1054,12 +1055,8 @@ Markdown("**This run.** " + summary(load_results(results_path)))
 # The same notebook with other models, beside this run: from the results that are stored with this repository
 # (`make render MODEL=...` adds one).
 
+
 # %%
-this_run = load_results(results_path)
-stored = [load_results(path) for path in sorted(Path("results").glob(f"*/{results_path.name}"))]
-others = [other for other in stored if other["model"]["name"] != this_run["model"]["name"]]
-
-
 def share_text(value: list[float]) -> str:
     return "{:.3f} [{:.3f}, {:.3f}]".format(*value)
 
@@ -1080,7 +1077,7 @@ pd.DataFrame(
             "verdict": each["main"]["verdict"],
             "robustness": f"{each['values']['verdicts']['S6']['robustness']:.0%}",
         }
-        for each in (this_run, *others)
+        for each in with_other_models(results_path)
     ]
 ).set_index("model")
 

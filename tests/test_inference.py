@@ -19,6 +19,7 @@ from attnlib.inference import (
     ROLES,
     Level,
     _side,
+    best_head,
     distinct_share,
     first_third,
     kept_anchor,
@@ -374,6 +375,30 @@ def test_a_verdict_can_be_written_down_and_repeats(with_roles):
         assert len(verdict.verdicts) == np.prod(sizes)
         same = [found == verdict.verdict for found in verdict.verdicts.values()]
         assert verdict.robustness == sum(same) / len(same)
+
+
+def test_the_sweep_holds_what_a_verdict_of_each_setting_says(with_roles):
+    for claim, setting in (
+        ("S1", dict(separator="sentence_end", weight="length")),
+        ("S2", dict(metric="cosine")),
+        ("S6", dict(metric="dot", share=0.05, anchor="corrected")),
+    ):
+        alone, swept = judge(claim, with_roles, **setting), judge(claim, with_roles).sweep
+        one = swept[tuple(setting.values())]
+        assert one == dataclasses.replace(alone, sweep={}) and one.setting == setting
+        assert np.isnan(one.robustness) and one.verdicts == {}
+
+
+def test_the_best_head_is_chosen_on_one_half_and_measured_on_the_other():
+    # head 1 is best in the half that chooses, head 2 in the other; head 3 is furthest above its level
+    values = [[[5.0, 4.0, 1.0]], [[0.0, 9.0, 1.0]]] * 4
+    scores = xr.DataArray(values, {"layer": [1], "head": [1, 2, 3]}, ("text", "layer", "head"))
+    levels = {"own": xr.zeros_like(scores) + xr.DataArray([4.5, 3.8, 0.1], dims="head")}
+    best, held = best_head(scores, levels)
+    assert (int(best["layer"]), int(best["head"])) == (1, 1) and best.values.tolist() == [0.0] * 4
+    assert held["own"].values.tolist() == [4.5] * 4
+    best, held = best_head(scores, levels, exceeding=["own"])
+    assert int(best["head"]) == 3 and held["own"].values.tolist() == [0.1] * 4
 
 
 def test_controls_that_were_not_measured_are_no_levels(with_roles):

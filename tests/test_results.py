@@ -9,7 +9,15 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import pytest
 
-from attnlib import load_results, save_figure, save_results, scorecard, summary, versions
+from attnlib import (
+    load_results,
+    save_figure,
+    save_results,
+    scorecard,
+    summary,
+    versions,
+    with_other_models,
+)
 from attnlib.results import main_number
 
 MAIN = {"label": "AUROC", "value": 0.98765, "interval": [0.9812, 0.9934], "verdict": "supported"}
@@ -143,3 +151,19 @@ def test_a_level_about_another_quantity_shows_both_sides(tmp_path):
         scorecard([path]).set_index(["claim", "model"]).levels["S6", "minilm"]
         == "kept: 0.3 against 0.1"
     )
+
+
+def test_a_run_stands_before_those_of_other_models_and_replaces_its_own(tmp_path):
+    for name, said in (("minilm", "stored"), ("mpnet", "stored"), ("zeta", "stored")):
+        (tmp_path / name).mkdir()
+        text = json.dumps({"model": {"name": name}, "finding": said})
+        (tmp_path / name / "99_test.json").write_text(text)
+    run = tmp_path / "99_test.json"
+    run.write_text(json.dumps({"model": {"name": "mpnet"}, "finding": "new"}))
+    found = with_other_models(run, tmp_path)
+    assert [(each["model"]["name"], each["finding"]) for each in found] == [
+        ("mpnet", "new"),
+        ("minilm", "stored"),
+        ("zeta", "stored"),
+    ]
+    assert len(with_other_models(run, tmp_path / "nowhere")) == 1
