@@ -435,7 +435,7 @@ PARTS = {
 parts = torch.stack(parts)  # (text, part, layer)
 shares = (parts / parts.sum(1, keepdim=True)).mean(0).numpy()  # (part, layer)
 through = data[["through_separators", "same_separator"]].sel(share=SHARE).mean(("text", "head"))
-figure, axes = plt.subplots(1, 2, figsize=(12, 3.6), width_ratios=(1, 1.5))
+figure, axes = plt.subplots(1, 2, figsize=(14, 3.6))
 for name, label, colour in (
     ("through_separators", "through any separator", "C0"),
     ("same_separator", "both read the same one", "C1"),
@@ -454,8 +454,7 @@ axes[0].set(
     title=f"Similarity of high pairs that\ncomes through separators ({corpus.name})",
     ylabel="share of S",
 )
-axes[0].margins(y=0.4)
-axes[0].legend(frameon=False, fontsize=8, loc="upper left")
+axes[0].legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
 palette = sns.color_palette("colorblind")
 up, down = np.zeros(model.n_layers), np.zeros(model.n_layers)
 for values, name, colour in zip(
@@ -463,7 +462,7 @@ for values, name, colour in zip(
 ):
     axes[1].bar(layers, values, bottom=np.where(values >= 0, up, down), color=colour, label=name)
     up, down = up + values.clip(min=0), down + values.clip(max=0)
-axes[1].set(title="All of it, by what the two tokens read\n(24 passages)", ylabel="share of S")
+axes[1].set(title=f"All of it, by what the two tokens read\n({len(passages)} passages)", ylabel="share of S")  # fmt: skip
 axes[1].legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
 for ax in axes:
     ax.set(xlabel="layer", xticks=layers)

@@ -10,7 +10,7 @@
 # # Some heads have a role; none detects a repetition that its input did not show
 
 # %%
-from IPython.display import Markdown
+from IPython.display import Markdown, display
 
 from attnlib import load_results, summary
 
@@ -153,9 +153,9 @@ print(
 # %% [markdown]
 # ## Before trusting it: does the test find roles where there are none?
 #
-# The untrained model has no roles. Put it in the place of the model, and the same test should stay silent, except for
-# *broad*: random weights read everything about evenly. (Here no untrained model stands beside it as a level. Where a few
-# heads pass all the same, you see why it has to be one.)
+# The untrained model has learnt nothing. Put it in the place of the model, held against the other levels only: where its
+# heads pass, those levels are too easy, and the untrained model has to be one as well. *Broad* is expected, since random
+# weights read everything about evenly.
 #
 # **What we expect.** Equal words enter the model as nearly equal vectors, so the input alone should be hard to beat for
 # repetitions (notebook 02). Neighbours differ in all but their place, so there is room for heads to do something.
@@ -164,7 +164,22 @@ print(
 blank = data.sel(condition=["untrained"]).assign_coords(condition=["model"])
 roles_untrained = head_roles(blank, metric=METRIC, share=SHARE)
 found_untrained = roles_untrained.passes.sum(("layer", "head")).to_series()
-found_untrained.rename("heads of the untrained model that pass").to_frame().T
+too_easy = [role for role in ROLES if found_untrained[role] and role != "broad"]
+margins_untrained = roles_untrained.margin.where(roles_untrained.passes).max(("layer", "head"))
+display(found_untrained.rename("heads of the untrained model that pass").to_frame().T)
+Markdown(
+    "**How to read it.** "
+    + (
+        "By how much the clearest of these heads exceeds its levels: "
+        + ", ".join(f"{role} {float(margins_untrained.sel(role=role)):.3f}" for role in too_easy)
+        + ". Over so many texts a test is sure of differences that mean nothing, so the untrained model's best head is a "
+        "level, too. "
+        if too_easy
+        else "No head has a role that it could not have. "
+    )
+    + f"*Broad* is what {found_untrained['broad'] / roles_untrained.passes[0].size:.0%} of the untrained heads do: as a "
+    "role it says that a head reads evenly, not that it has learnt to."
+)
 
 # %%
 roles = head_roles(data, metric=METRIC, share=SHARE)
@@ -266,8 +281,7 @@ Markdown(
         for role in names
     )
     + " A head that passes for several roles is coloured by the one that it exceeds most clearly, and by *broad* only if "
-    f"there is no other. In the untrained model {int(found_untrained.drop('broad').sum())} heads pass for any role but "
-    "*broad*."
+    "there is no other."
 )
 
 # %% [markdown]
@@ -385,8 +399,8 @@ for ax, (name, entering), role in zip(
     jitter = np.linspace(-0.25, 0.25, model.n_heads)
     ax.scatter(layers[:, None] + jitter, means, s=14, color=colours[role], linewidth=0)
     ax.plot(layers, entering.mean("text"), "D-", color="black", markersize=5)
-    ax.annotate("what the layer reads", (layers[0] - 0.3, float(entering.mean("text")[0])), xytext=(0, 7),
-                textcoords="offset points", fontsize=8)  # fmt: skip
+    ax.annotate("what the layer reads", (layers[-1], float(entering.mean("text")[-1])), xytext=(0, 7),
+                textcoords="offset points", ha="right", fontsize=8)  # fmt: skip
     ax.axhline(0.5, linestyle="--", color="0.4")
     ax.annotate(
         "chance", (layers[0] - 0.3, 0.5), xytext=(0, -10), textcoords="offset points", fontsize=8

@@ -142,7 +142,7 @@ results_path = save_results(
     tokens=tokens,
     seconds=time.perf_counter() - start,
     main={
-        "label": f"Claims supported, of {len(here)}",
+        "label": f"Of {len(here)} claims, supported are",
         "value": n_supported,
         "interval": None,
         "verdict": "counted",

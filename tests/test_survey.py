@@ -452,6 +452,34 @@ def test_batches_and_the_order_of_texts_change_nothing(tiny, passages, family):
             assert np.mean(abs(found - expected) > 1e-5) < 0.01, name
 
 
+@pytest.fixture
+def threads():
+    """Sets the number of threads, and gives them back as they were."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_the_number_of_threads_changes_nothing_and_stays(tiny, eight, whole, threads, n_threads):
+    threads(n_threads)
+    again = measure(tiny("bert"), eight)
+    assert torch.get_num_threads() == n_threads
+    for name, variable in whole.data_vars.items():
+        np.testing.assert_allclose(again[name], variable, rtol=0, atol=1e-5, err_msg=name)
+
+
+def test_an_error_in_a_thread_comes_out_and_the_threads_stay(tiny, eight, threads, monkeypatch):
+    def broken(*arguments):
+        raise RuntimeError("in the middle of a text")
+
+    threads(2)
+    monkeypatch.setattr(survey_module, "_measured", broken)
+    with pytest.raises(RuntimeError, match="in the middle of a text"):
+        measure(tiny("bert"), eight)
+    assert torch.get_num_threads() == 2
+
+
 # --- on disk ------------------------------------------------------------------------------------
 
 
