@@ -35,6 +35,7 @@ REPOSITORY = NOTEBOOKS.parent
 BUILD = REPOSITORY / "build"
 PUBLISHED_MODEL = "minilm"  # the model whose outputs are shown in the rendered notebooks
 CELL_TIMEOUT_S = 3600
+QUIET = ["--log-level=40"]  # no warnings of the kernel about its transport on the terminal
 PROGRESS_BAR = re.compile(r"\d+%\|")
 
 
@@ -117,7 +118,7 @@ def execute(source: Path, target: Path, parameters: dict) -> NotebookNode:
         kernel_manager_class=PatientManager,
         cwd=NOTEBOOKS,
         execution_timeout=CELL_TIMEOUT_S,
-        extra_arguments=["--log-level=40"],  # no warnings about its transport on the terminal
+        extra_arguments=QUIET,
         progress_bar={"desc": source.stem, "ncols": 88},
     )
 
@@ -162,7 +163,10 @@ def outputs_of(cell: NotebookNode) -> list[NotebookNode]:
     """What a cell that needs no other cell shows now."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell.source, id=cell.id)])
     NotebookClient(
-        notebook, kernel_name="python3", resources={"metadata": {"path": NOTEBOOKS}}
+        notebook,
+        kernel_name="python3",
+        extra_arguments=QUIET,
+        resources={"metadata": {"path": NOTEBOOKS}},
     ).execute()
     return notebook.cells[0].outputs
 
