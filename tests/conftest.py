@@ -14,6 +14,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 
 from attnlib import load_corpus, load_model
 
+torch.set_num_threads(1)  # the models and texts here are too small to be shared by threads
+
 SIZES = dict(hidden_size=24, num_hidden_layers=3, num_attention_heads=4, intermediate_size=32)
 TINY = {  # model_type: configuration of a small model with random weights
     "bert": transformers.BertConfig(**SIZES, max_position_embeddings=64),
