@@ -366,7 +366,7 @@ def _anchors(data: xr.Dataset, setting: dict) -> _Quantity:
     estimates = {each: itemgetter(f"distinct {each}") for each in groups}
     groups["chance"] = chosen[f"{prefix}anchor_by_chance"].sel(condition="model")
     columns = {f"distinct {each}": distinct_share(group).values for each, group in groups.items()}
-    for each in {"model", "untrained"} & set(groups):
+    for each in [name for name in ("model", "untrained") if name in groups]:
         own, other = kept_anchor(groups[each])
         columns[f"kept {each}"], columns[f"other {each}"] = own.values, other.values
 

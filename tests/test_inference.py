@@ -229,6 +229,7 @@ def windows(passages, n_texts: int) -> Corpus:
 
 
 @pytest.mark.slow
+@pytest.mark.no_cover  # tracing lines would double its minutes; the other tests reach them all
 def test_a_noise_head_stays_undecided_and_chance_lies_inside_its_interval(
     passages, tmp_path, monkeypatch
 ):
