@@ -398,19 +398,22 @@ for ax, (name, entering), role in zip(
     means = scores.mean("text").values
     jitter = np.linspace(-0.25, 0.25, model.n_heads)
     ax.scatter(layers[:, None] + jitter, means, s=14, color=colours[role], linewidth=0)
-    ax.plot(layers, entering.mean("text"), "D-", color="black", markersize=5)
-    ax.annotate("what the layer reads", (layers[-1], float(entering.mean("text")[-1])), xytext=(0, 7),
-                textcoords="offset points", ha="right", fontsize=8)  # fmt: skip
-    ax.axhline(0.5, linestyle="--", color="0.4")
-    ax.annotate(
-        "chance", (layers[0] - 0.3, 0.5), xytext=(0, -10), textcoords="offset points", fontsize=8
+    ax.plot(
+        layers,
+        entering.mean("text"),
+        "D-",
+        color="black",
+        markersize=5,
+        label="what the layer reads",
     )
+    ax.axhline(0.5, linestyle="--", color="0.4", label="chance")
     ax.set(
         title=f"{role}: {above_own[role]} of {n_heads} heads exceed\nwhat their layer reads",
         xlabel="layer",
     )
     ax.set_xticks(layers)
 axes[0].set_ylabel(f"AUROC ({METRIC})")
+axes[-1].legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
 sns.despine()
 figure.tight_layout()
 

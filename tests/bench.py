@@ -101,7 +101,8 @@ def by_hand(model, texts, shares=(0.001, 0.01, 0.05)) -> list[dict]:
         ids, z, attention, inputs, values = run(text.text)
         body, z = ids[1:-1], z[:, :, 1:-1]
         n = len(body)
-        spans = tokenizer(text.text, return_offsets_mapping=True)["offset_mapping"][1 : n + 1]
+        spans = tokenizer(text.text, return_offsets_mapping=True, verbose=False)["offset_mapping"]
+        spans = spans[1 : n + 1]
         ends = np.array([end for _, end in text.sentences])
         sentence = np.searchsorted(ends, [end for _, end in spans])
         stops = np.isin(ids, tokenizer.convert_tokens_to_ids([".", "!", "?"]))
