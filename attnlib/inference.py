@@ -630,7 +630,11 @@ _HEAD_CLAIMS = {
 
 
 def best_head(
-    scores: xr.DataArray, levels: dict[str, xr.DataArray], *, exceeding: Sequence[str] = ()
+    scores: xr.DataArray,
+    levels: dict[str, xr.DataArray],
+    *,
+    exceeding: Sequence[str] = (),
+    among: xr.DataArray | None = None,
 ) -> tuple[xr.DataArray, dict[str, xr.DataArray]]:
     """The best head, chosen on every other text and measured on the texts in between: best partly by luck there.
 
@@ -638,8 +642,9 @@ def best_head(
     ----------
     scores : (text, layer, head), as from ``role_scores``
     levels : arrays of the same shape
-    exceeding : levels; best is the head that is furthest above the hardest of them, if possible one that passes the
-        corrected test (``passing_heads``); without any it is the one with the highest mean score
+    exceeding : levels; best is the head that is furthest above the hardest of them; without any it is the one with the
+        highest mean score
+    among : (layer, head), bool, the heads to choose from, as from ``passing_heads``; None, or none of them: all
 
     Returns its scores and levels, (text,) each; the coordinates layer and head say which it is.
 
@@ -653,8 +658,8 @@ def best_head(
     if exceeding:
         margins = [(scores - levels[name]).isel(choosing).mean("text") for name in exceeding]
         chosen_by = xr.concat(margins, "level").min("level", skipna=False)
-        passing = passing_heads(scores, {name: levels[name] for name in exceeding})
-        chosen_by = chosen_by.where(passing if passing.any() else True)
+    if among is not None and among.any():
+        chosen_by = chosen_by.where(among)
     layer, head = _largest(chosen_by.transpose("layer", "head").values)
     place = dict(layer=layer, head=head) | measuring
     return scores.isel(place), {name: level.isel(place) for name, level in levels.items()}
@@ -666,7 +671,7 @@ def _judge_heads(claim: str, data: xr.Dataset, setting: dict, seed: int) -> dict
     scores = every.sel(condition="model", drop=True)
     deciding = [name for name in levels if name in deciding]
     passing = passing_heads(scores, {name: levels[name] for name in deciding})
-    best, its_levels = best_head(scores, levels, exceeding=deciding)
+    best, its_levels = best_head(scores, levels, exceeding=deciding, among=passing)
     estimate, low, high = interval(best.values, seed=seed)
     held = {}
     for name, level in its_levels.items():

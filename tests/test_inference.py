@@ -400,6 +400,10 @@ def test_the_best_head_is_chosen_on_one_half_and_measured_on_the_other():
     assert held["own"].values.tolist() == [4.5] * 4
     best, held = best_head(scores, levels, exceeding=["own"])
     assert int(best["head"]) == 3 and held["own"].values.tolist() == [0.1] * 4
+    for among, expected in (([True, True, False], 1), ([False, False, False], 3)):
+        among = xr.DataArray([among], dims=("layer", "head"))
+        best, _ = best_head(scores, levels, exceeding=["own"], among=among)
+        assert int(best["head"]) == expected
 
 
 def test_controls_that_were_not_measured_are_no_levels(with_roles):
